@@ -1,0 +1,215 @@
+"""Engines: whatever runs a model file on named inputs, behind one small interface.
+
+`OnnxRuntimeEngine` is the source of truth for ONNX files; `SessionEngine` wraps our own executor. The runtime of the
+released MNN package, which has to be kept at arm's length, is in `mnn_engine.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from mnnconvert.errors import ConversionError
+
+if TYPE_CHECKING:
+    import onnx
+
+Feeds = Mapping[str, np.ndarray]
+Outputs = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What an engine says about an input or output: a string is a symbolic size, None an unknown one.
+
+    The whole type or shape is None where the engine tells it only by running (outputs of the MNN runtime).
+    """
+
+    name: str
+    dtype: np.dtype | None
+    shape: tuple[int | str | None, ...] | None
+
+
+class Engine(Protocol):
+    """Runs one model. `exact_kinds` is False where the runtime stands int32 in for bool and narrow integers."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def exact_kinds(self) -> bool: ...
+
+    @property
+    def inputs(self) -> Sequence[TensorInfo]: ...
+
+    @property
+    def outputs(self) -> Sequence[TensorInfo]: ...
+
+    def run(self, feeds: Feeds) -> Outputs:
+        """All outputs by name. A ConversionError says why the model could not be run."""
+        ...
+
+
+class SessionEngine:
+    """Our own executor: anything with `inputs`, `outputs` (name, dtype, shape) and `run(feeds)`."""
+
+    exact_kinds = True
+
+    def __init__(self, session: Any, name: str = "mnnconvert"):
+        self.name = name
+        self._session = session
+        self.inputs = [_info(value) for value in session.inputs]
+        self.outputs = [_info(value) for value in session.outputs]
+
+    def run(self, feeds: Feeds) -> Outputs:
+        return {name: np.asarray(array) for name, array in self._session.run(dict(feeds)).items()}
+
+
+def _info(value: Any) -> TensorInfo:
+    return TensorInfo(value.name, np.dtype(value.dtype), None if value.shape is None else tuple(value.shape))
+
+
+class OnnxRuntimeEngine:
+    """onnxruntime on the CPU. Graph optimisations are off unless asked for: they are free to change the numbers.
+
+    onnxruntime refuses a few legal models; for these it is given an equal one (see `onnx_repair`): nodes of one name are
+    renamed when the model is opened, and SAME padding with dilation becomes explicit once a run has fixed the sizes.
+    """
+
+    name = "onnxruntime"
+    exact_kinds = True
+
+    def __init__(self, path: str | Path, *, threads: int = 1, optimize: bool = False):
+        self.path = Path(path)
+        self._threads, self._optimize = threads, optimize
+        self._session = self._open()
+        self.inputs = [self._describe(value) for value in self._session.get_inputs()]
+        self.outputs = [self._describe(value) for value in self._session.get_outputs()]
+
+    @staticmethod
+    def available() -> bool:
+        return find_spec("onnxruntime") is not None
+
+    def run(self, feeds: Feeds) -> Outputs:
+        try:
+            return self._run(self._session, feeds)
+        except _refusals() as problem:
+            if "AutoPadType" not in str(problem):
+                raise self._failed("could not run the model", problem) from problem
+        return self._run_with_explicit_pads(feeds)
+
+    def _run(self, session: Any, feeds: Feeds) -> Outputs:
+        names = [value.name for value in self.outputs]
+        results = session.run(names, dict(feeds))
+        return {name: np.asarray(array) for name, array in zip(names, results, strict=True)}
+
+    def _run_with_explicit_pads(self, feeds: Feeds) -> Outputs:
+        from mnnconvert.verify.onnx_repair import with_explicit_pads
+
+        model = with_explicit_pads(self._model(), {name: array.shape for name, array in feeds.items()})
+        try:
+            return self._run(self._session_of(model.SerializeToString()), feeds)
+        except _refusals() as problem:
+            raise self._failed("could not run the model", problem) from problem
+
+    def _open(self) -> Any:
+        _require_onnxruntime()
+        try:
+            return self._session_of(str(self.path))
+        except _refusals() as problem:
+            if "same node name" not in str(problem):
+                raise self._failed("could not open the model", problem) from problem
+        try:
+            return self._session_of(self._model().SerializeToString())
+        except _refusals() as problem:
+            raise self._failed("could not open the model", problem) from problem
+
+    def _model(self) -> onnx.ModelProto:
+        """The file with unique node names; external tensors stay references that onnxruntime follows."""
+        import onnx
+
+        from mnnconvert.verify.onnx_repair import with_unique_node_names
+
+        return with_unique_node_names(onnx.load(str(self.path), load_external_data=False))
+
+    def _session_of(self, source: str | bytes) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = self._threads
+        options.inter_op_num_threads = 1
+        if not self._optimize:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if isinstance(source, bytes):
+            folder = str(self.path.resolve().parent)
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+    def _describe(self, value: Any) -> TensorInfo:
+        dtype = _dtype_of(value.type)
+        if dtype is None:
+            raise ConversionError.of(
+                "source-engine-failed",
+                f"'{value.name}' is a {value.type}; only tensors of numbers can be fed and compared.",
+                engine=self.name,
+                file=self.path,
+                hint="Convert with --verify never, or cut the model so that its inputs and outputs are tensors.",
+            )
+        return TensorInfo(value.name, dtype, tuple(value.shape))
+
+    def _failed(self, what: str, problem: Exception) -> ConversionError:
+        return ConversionError.of(
+            "source-engine-failed",
+            f"onnxruntime {what}: {_short(problem)}",
+            engine=self.name,
+            file=self.path,
+            hint="Check that the source model runs by itself; --inputs gives it inputs that it accepts.",
+        )
+
+
+_NUMPY_NAMES = {"float": "float32", "double": "float64", "float8e4m3fn": "float8_e4m3fn", "float8e5m2": "float8_e5m2"}
+
+
+def _dtype_of(onnx_type: str) -> np.dtype | None:
+    """The element type of onnxruntime's "tensor(float)"; None for sequences, maps and types that numpy lacks."""
+    import ml_dtypes
+
+    if not onnx_type.startswith("tensor("):
+        return None
+    element = onnx_type[len("tensor(") : -1]
+    element = _NUMPY_NAMES.get(element, element)
+    if element == "string":
+        return np.dtype(object)
+    if hasattr(ml_dtypes, element):
+        return np.dtype(getattr(ml_dtypes, element))
+    return np.dtype(element) if element in np.sctypeDict else None
+
+
+def _require_onnxruntime() -> None:
+    if not OnnxRuntimeEngine.available():
+        raise ConversionError.of(
+            "source-engine-missing",
+            "onnxruntime is not installed, so the source model cannot be run.",
+            hint="pip install 'mnnconvert[verify]', or convert with --verify never.",
+        )
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What onnxruntime raises: its own exceptions have no common base, and wrong feeds give Python's."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    own = [value for value in vars(state).values() if isinstance(value, type) and issubclass(value, Exception)]
+    return (*own, RuntimeError, ValueError, TypeError)
+
+
+def _short(problem: Exception) -> str:
+    """The message without onnxruntime's code prefix, on one line of bearable length."""
+    text = " ".join(str(problem).split())
+    text = text.rpartition("[ONNXRuntimeError] : ")[2]
+    return text if len(text) <= 400 else text[:397] + "..."
