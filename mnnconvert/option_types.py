@@ -20,7 +20,8 @@ class Option:
     """One option: its spelling, what it takes, and what it is for.
 
     `kind` "texts" and "shapes" may be given several times. `choices` closes the set of values; `low` and `high`
-    bound a number (both ends included); `accepts` replaces the words made from them. `alias` is a shorter Python keyword.
+    bound a number (both ends included); `accepts` replaces the words made from them. `alias` is a shorter keyword
+    for Python.
     """
 
     flag: str

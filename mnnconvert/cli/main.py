@@ -1,0 +1,109 @@
+"""The program: chooses the command, and turns every way of ending into an exit code and words a user can act on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from mnnconvert.cli.output import Output
+from mnnconvert.cli.parser import parse, wants_help
+from mnnconvert.errors import Diagnostic, MnnConvertError, UsageError
+from mnnconvert.option_types import did_you_mean
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+OUR_BUG = 4
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "verify": ("mnnconvert.cli.verify", "compare a converted model with its source"),
+    "run": ("mnnconvert.cli.run", "run a model"),
+    "bench": ("mnnconvert.cli.bench", "time a model, alone or against its source"),
+    "show": ("mnnconvert.cli.show", "the weights of a model: layers, bits, sizes, ranges"),
+    "ops": ("mnnconvert.cli.ops", "which source operators are supported"),
+    "explain": ("mnnconvert.cli.explain", "what an error means and what to do"),
+}
+"""Name -> module (with `SYNTAX` and `run(arguments, out) -> exit code`, imported when chosen) and what it does."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program on `argv` (default: the process's own) and give its exit code; nothing is raised."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    _let_every_character_through()
+    out = Output.for_words(words)
+    try:
+        code = _dispatch(words, out)
+        sys.stdout.flush()
+        return code
+    except MnnConvertError as error:
+        return _fail(out, error.diagnostics, error.exit_code)
+    except MemoryError:
+        return _fail(out, [Diagnostic("out-of-memory", "There is not enough memory for this model.")], 1)
+    except KeyboardInterrupt:
+        out.warning("stopped by you.")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit; there is nobody left to read it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception as bug:  # noqa: BLE001  # the last line of defence: users get a report, not a traceback
+        return _fail(out, [_report(bug, words)], OUR_BUG)
+
+
+def _dispatch(words: list[str], out: Output) -> int:
+    if words and words[0] in COMMANDS:
+        return _command(words[0], words[1:], out)
+    if words and not words[0].startswith("-"):
+        _reject_word(words[0])
+    from mnnconvert.cli import convert
+
+    if wants_help(words):
+        from mnnconvert.cli.help import program_help
+
+        out.result(program_help(convert.SYNTAX, {name: does for name, (_, does) in COMMANDS.items()}))
+        return 0
+    return convert.run(parse(words, convert.SYNTAX), out)
+
+
+def _command(name: str, words: list[str], out: Output) -> int:
+    module = import_module(COMMANDS[name][0])
+    if wants_help(words):
+        from mnnconvert.cli.help import command_help
+
+        out.result(command_help(module.SYNTAX))
+        return 0
+    return int(module.run(parse(words, module.SYNTAX), out))
+
+
+def _reject_word(word: str) -> None:
+    """A first word that is no command: a misspelt one, or a file given without its option."""
+    if os.path.exists(word):
+        hint = f"To convert it: mnnconvert --modelFile {word} --MNNModel OUT.mnn"
+    else:
+        hint = did_you_mean(word, COMMANDS) or f"Commands: {', '.join(COMMANDS)}. Files need --modelFile."
+    raise UsageError.of("unknown-command", f"There is no command {word!r}.", hint=hint)
+
+
+def _fail(out: Output, diagnostics: list[Diagnostic], code: int) -> int:
+    out.diagnostics(diagnostics, code)
+    return code
+
+
+def _report(bug: Exception, words: list[str]) -> Diagnostic:
+    from mnnconvert.cli.report import write_report
+
+    path = write_report(bug, words)
+    saved = f"Please send us {path}; nothing has been sent." if path else "The report could not be written to a file."
+    return Diagnostic("internal-error", f"This is a bug of ours: {type(bug).__name__}: {bug}", hint=saved)
+
+
+def _let_every_character_through() -> None:
+    """Names from models and paths may hold what the terminal's encoding cannot say; escape it instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

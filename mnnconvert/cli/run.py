@@ -1,0 +1,82 @@
+"""`mnnconvert run MNN`: run a model and look at, or keep, what it gives."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mnnconvert.cli.arrays import complete, read_inputs, write_arrays
+from mnnconvert.cli.output import Output
+from mnnconvert.cli.parser import Arguments, Syntax
+from mnnconvert.cli.summary import shape
+from mnnconvert.option_types import Option
+from mnnconvert.options import COMMON
+
+BACKEND = Option(
+    "--backend",
+    "backend",
+    "choice",
+    "what computes",
+    default="cpu",
+    choices=("cpu", "opencl", "reference"),
+    metavar="NAME",
+)
+INPUT = Option(
+    "--input",
+    "input",
+    "texts",
+    "an input (repeatable), or FILE.npz with several; random otherwise",
+    metavar="NAME=FILE.npy",
+)
+SEED = Option("--seed", "seed", "int", "seed of random inputs", default=0, low=0, metavar="N")
+
+SYNTAX = Syntax(
+    usage="mnnconvert run MNN [--input NAME=FILE.npy]... [--backend NAME] [--out DIR]",
+    summary="Run a model and show its outputs; --out keeps them as .npy files.",
+    options=(
+        INPUT,
+        BACKEND,
+        Option("--out", "out", "path", "folder for the outputs, one .npy file each", metavar="DIR"),
+        SEED,
+        *COMMON,
+    ),
+    words=("MNN",),
+    required=1,
+    examples=("mnnconvert run m.mnn --input image=cat.npy --out answers", "mnnconvert run m.mnn --input inputs.npz"),
+)
+
+
+def run(arguments: Arguments, out: Output) -> int:
+    from mnnconvert import api
+
+    feeds = read_inputs(arguments.texts("input"))
+    session = api.load(arguments.words[0], backend=str(arguments["backend"]))
+    feeds, filled = complete(feeds, session.inputs, arguments.number("seed"))
+    if filled:
+        out.note(f"Random values for {', '.join(filled)} (seed {arguments.number('seed')}).")
+    outputs = session.run(feeds)
+    folder = arguments.text("out")
+    paths = write_arrays(outputs, folder) if folder else {}
+    described = [describe(name, array, paths.get(name)) for name, array in outputs.items()]
+    out.data({"ok": True, "exit_code": 0, "outputs": described})
+    rows = [[d["name"], d["dtype"], shape(array.shape), d["minimum"], d["maximum"], d["mean"], d["non_finite"]]
+            for d, array in zip(described, outputs.values(), strict=True)]  # fmt: skip
+    out.table(("Output", "Type", "Shape", "Min", "Max", "Mean", "NaN/Inf"), rows)
+    for path in paths.values():
+        out.note(f"wrote {path}")
+    return 0
+
+
+def describe(name: str, array: np.ndarray, path: str | None) -> dict[str, object]:
+    """What one output holds: range and mean of its finite numbers, how many are not finite, and where it was kept."""
+    numbers = np.asarray(array, dtype=np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    return {
+        "name": name,
+        "dtype": str(array.dtype),
+        "shape": list(array.shape),
+        "minimum": float(finite.min()) if finite.size else None,
+        "maximum": float(finite.max()) if finite.size else None,
+        "mean": float(finite.mean()) if finite.size else None,
+        "non_finite": int(numbers.size - finite.size),
+        "file": path,
+    }

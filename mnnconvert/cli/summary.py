@@ -1,0 +1,166 @@
+"""What a conversion did and what a model holds, as text for people, from the same data that `--json` prints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mnnconvert.cli.output import Output, size
+from mnnconvert.errors import Diagnostic
+from mnnconvert.options import ConversionOptions
+
+MOST_ROWS = 40
+UNQUANTIZED = ("", "float32", "fp32", "float")
+
+Record = Mapping[str, Any]
+
+
+def print_conversion(report: Record, verification: list[str], options: ConversionOptions, out: Output) -> None:
+    """Source, passes, weights, sizes, notes and verdict of a ConversionReport given as a dictionary.
+
+    `verification` holds the lines of its verdict, empty when the file was not compared with its source.
+    """
+    out.detail(_headline(report, options), "bold")
+    _print_passes(report["passes"], options, out)
+    _print_layers(report["layers"], options, out)
+    out.detail("")
+    out.detail(f"Size      {sizes(report)}")
+    for note in report["diagnostics"]:
+        out.diagnostic(Diagnostic(**note), label="note", style="yellow") if not out.quiet else None
+    _print_verdict(verification, options, out)
+    out.detail("Plan only: nothing was written." if options.plan else f"Wrote     {report['target']}", "bold")
+    out.detail(f"Took      {report['seconds']:.2f} s")
+
+
+def sizes(report: Record) -> str:
+    """`4.1 MB -> 1.2 MB (29 %)`, with the external weight file counted in and named."""
+    before, external = report["source_bytes"], report["external_bytes"]
+    after = report["target_bytes"] + external
+    text = f"{size(before)} -> {size(after)}"
+    if before:
+        text += f" ({after / before:.0%} of the source)"
+    return text + (f", of which {size(external)} in the external weight file" if external else "")
+
+
+def _headline(report: Record, options: ConversionOptions) -> str:
+    target = report["target"] or "no file" if not options.plan else "plan"
+    nodes = f"{report['nodes_before']} nodes -> {report['nodes_after']} operators"
+    return f"{report['source']} ({report['framework']}) -> {target}: {nodes}"
+
+
+def _print_passes(passes: Sequence[Record], options: ConversionOptions, out: Output) -> None:
+    shown = [p for p in passes if p["changes"] or options.dump_pass or options.debug]
+    if out.quiet or not shown:
+        return
+    out.detail("")
+    rows = [(p["name"], p["changes"], f"{p['seconds'] * 1000:.1f}") for p in shown]
+    out.table(("Pass", "Changes", "ms"), rows)
+
+
+def _print_layers(layers: Sequence[Record], options: ConversionOptions, out: Output) -> None:
+    """Every layer with weights once any of them was re-encoded: stored how, at what cost in error."""
+    if out.quiet or all(layer["precision"] in UNQUANTIZED for layer in layers):
+        return
+    shown = layers if options.debug else layers[:MOST_ROWS]
+    rows = [
+        (
+            layer["name"],
+            layer["op"],
+            stored_as(layer),
+            size(layer["bytes_before"]),
+            size(layer["bytes_after"]),
+            layer["error"],
+        )
+        for layer in shown
+    ]
+    out.detail("")
+    out.table(("Layer", "Operator", "Stored as", "Before", "After", "Error"), rows)
+    _print_rest(layers[len(shown) :], out)
+
+
+def stored_as(layer: Record) -> str:
+    """`int4, block 64, hqq`: what a layer's weights became, and by which method."""
+    parts = [layer["precision"]]
+    if layer["block"]:
+        parts.append(f"block {layer['block']}")
+    if layer["method"]:
+        parts.append(layer["method"])
+    return ", ".join(parts)
+
+
+def _print_rest(rest: Sequence[Record], out: Output) -> None:
+    if rest:
+        kinds = Counter(stored_as(layer) for layer in rest)
+        listed = "; ".join(f"{count} x {kind}" for kind, count in kinds.most_common(4))
+        out.detail(f"... and {len(rest)} more ({listed}); --debug lists all.")
+
+
+def _print_verdict(verification: list[str], options: ConversionOptions, out: Output) -> None:
+    if verification:
+        first, *more = verification
+        out.detail(f"Verified  {first}", "green")
+        for line in more:
+            out.detail(f"          {line}")
+    elif not options.plan:
+        reason = "as --verify never asks" if options.verify == "never" else "the notes say why"
+        out.detail(f"Verified  no: the file was not compared with its source ({reason}).", "yellow")
+
+
+def print_info(info: Record, path: str, out: Output, *, everything: bool) -> None:
+    """Inputs, outputs, origin, sizes, operators and weights of a ModelInfo given as a dictionary."""
+    out.result(path, "bold")
+    facts = {"version": info["version"], "converted from": info["framework"], **info["metadata"]}
+    facts["size"] = size(info["file_bytes"])
+    if info["external_bytes"]:
+        facts["external weights"] = size(info["external_bytes"])
+    for name, value in facts.items():
+        out.result(f"  {name}: {value if value not in (None, '') else '-'}")
+    values = [(side, v["name"], v["dtype"], shape(v["shape"]), v["format"]) for side, v in _values(info)]
+    out.table(("", "Name", "Type", "Shape", "Layout"), values, title="\nInputs and outputs")
+    operators = sorted(info["op_counts"].items(), key=lambda item: (-item[1], item[0]))
+    out.table(("Operator", "Count"), operators, title=f"\nOperators ({sum(info['op_counts'].values())})")
+    if info["weights"]:
+        out.result(f"\n{quantization(info['weights'])}", "bold")
+        print_weights(info["weights"], out, everything=everything)
+
+
+def _values(info: Record) -> list[tuple[str, Record]]:
+    return [*(("in", value) for value in info["inputs"]), *(("out", value) for value in info["outputs"])]
+
+
+def shape(sizes: Sequence[object] | None) -> str:
+    """`1x3x?x224`: open sizes by their name, or a question mark."""
+    if sizes is None:
+        return "any"
+    return "x".join("?" if s in (None, -1) else str(s) for s in sizes) or "scalar"
+
+
+def quantization(weights: Sequence[Record]) -> str:
+    """One line on all weights, such as `Weights: 12 in 4 bits, 2 in 32 bits; 1.2 MB`."""
+    counts = Counter(weight["bits"] for weight in weights)
+    listed = ", ".join(f"{count} in {bits} bits" for bits, count in sorted(counts.items()))
+    return f"Weights: {listed}; {size(sum(weight['bytes'] for weight in weights))}"
+
+
+def print_weights(weights: Sequence[Record], out: Output, *, everything: bool) -> None:
+    """The weights table of `--info` and `show`."""
+    shown = weights if everything else weights[:MOST_ROWS]
+    rows = [
+        (w["name"], w["op"], w["bits"], w["block"] or None, _scheme(w), size(w["bytes"]), _range(w)) for w in shown
+    ]
+    out.table(("Layer", "Operator", "Bits", "Block", "Scheme", "Size", "Range"), rows)
+    if len(weights) > len(shown):
+        out.result(f"... and {len(weights) - len(shown)} more; --debug lists all.")
+
+
+def _scheme(weight: Record) -> str | None:
+    if weight["bits"] > 8 or weight["symmetric"] is None:
+        return None
+    return "symmetric" if weight["symmetric"] else "asymmetric"
+
+
+def _range(weight: Record) -> str | None:
+    if weight["minimum"] is None or weight["maximum"] is None:
+        return None
+    return f"[{weight['minimum']:.4g}, {weight['maximum']:.4g}]"
