@@ -78,6 +78,6 @@ def _same(left: Any, right: Any) -> bool:
         import numpy as np
 
         return left == right or np.float32(left).tobytes() == np.float32(right).tobytes()
-    if hasattr(left, "dtype") and hasattr(right, "dtype"):
-        return bool(left.dtype == right.dtype and left.size == right.size and left.tobytes() == right.tobytes())
+    if getattr(left, "ndim", 0) or getattr(right, "ndim", 0):
+        return bool(type(left) is type(right) and left.dtype == right.dtype and left.tobytes() == right.tobytes())
     return bool(left == right)
