@@ -83,9 +83,7 @@ def compare_outputs(
     return Comparison(tuple(verdicts + extra), tolerance)
 
 
-def _verdict(
-    name: str, got: np.ndarray, want: np.ndarray, tolerance: Tolerance, exact_kinds: bool
-) -> OutputVerdict:
+def _verdict(name: str, got: np.ndarray, want: np.ndarray, tolerance: Tolerance, exact_kinds: bool) -> OutputVerdict:
     measured = compare_arrays(got, want)
     return OutputVerdict(name, _reason(measured, tolerance, exact_kinds), measured)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from mnnconvert.errors import ConversionError
+from mnnconvert.errors import ConversionError, MnnConvertError
 
 if TYPE_CHECKING:
     import onnx
@@ -77,8 +77,8 @@ def _info(value: Any) -> TensorInfo:
 class OnnxRuntimeEngine:
     """onnxruntime on the CPU. Graph optimisations are off unless asked for: they are free to change the numbers.
 
-    onnxruntime refuses a few legal models; for these it is given an equal one (see `onnx_repair`): nodes of one name are
-    renamed when the model is opened, and SAME padding with dilation becomes explicit once a run has fixed the sizes.
+    onnxruntime refuses a few legal models; for these it is given an equal one (see `onnx_repair`): nodes of one name
+    are renamed when the model is opened, and SAME padding with dilation becomes explicit once a run fixes the sizes.
     """
 
     name = "onnxruntime"
@@ -163,7 +163,7 @@ class OnnxRuntimeEngine:
             )
         return TensorInfo(value.name, dtype, tuple(value.shape))
 
-    def _failed(self, what: str, problem: Exception) -> ConversionError:
+    def _failed(self, what: str, problem: Exception) -> MnnConvertError:
         return ConversionError.of(
             "source-engine-failed",
             f"onnxruntime {what}: {_short(problem)}",
@@ -186,9 +186,8 @@ def _dtype_of(onnx_type: str) -> np.dtype | None:
     element = _NUMPY_NAMES.get(element, element)
     if element == "string":
         return np.dtype(object)
-    if hasattr(ml_dtypes, element):
-        return np.dtype(getattr(ml_dtypes, element))
-    return np.dtype(element) if element in np.sctypeDict else None
+    scalar: Any = getattr(ml_dtypes, element, None) or np.sctypeDict.get(element)
+    return None if scalar is None else np.dtype(scalar)
 
 
 def _require_onnxruntime() -> None:

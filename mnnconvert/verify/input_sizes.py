@@ -1,7 +1,7 @@
 """Guesses for the open sizes of model inputs.
 
-A symbolic size has one value wherever it appears. What it stands for (batch, picture, frames, samples, words) is read from
-its name and from where it stands; `STEPS` holds the values to try for each of these.
+A symbolic size has one value wherever it appears. What it stands for (batch, picture, frames, samples, words) is
+read from its name and from where it stands; `STEPS` holds the values to try for each of these.
 """
 
 from __future__ import annotations
@@ -51,10 +51,7 @@ def words_of(name: str) -> set[str]:
 def choose_shapes(inputs: Sequence[TensorInfo], step: Step, sizes: Mapping[str, int]) -> Shapes:
     """A shape for every input; `sizes` gives symbolic sizes by name. Inputs of unknown rank get [1]."""
     chosen = _chosen(inputs, step, sizes)
-    return {
-        info.name: tuple(_size(info, axis, chosen) for axis in range(len(_declared(info))))
-        for info in inputs
-    }
+    return {info.name: tuple(_size(info, axis, chosen) for axis in range(len(_declared(info)))) for info in inputs}
 
 
 def _declared(info: TensorInfo) -> tuple[int | str | None, ...]:
@@ -114,7 +111,8 @@ def is_rate(name: str) -> bool:
 
 def _guess(info: TensorInfo, axis: int, step: Step, rated: bool) -> int:
     declared = _declared(info)
-    words = words_of(declared[axis]) if isinstance(declared[axis], str) else set()
+    symbol = declared[axis]
+    words = words_of(symbol) if isinstance(symbol, str) else set()
     if "batch" in words or (axis == 0 and len(declared) > 1 and not words & {"seq", "sequence", "length", "time"}):
         return step.batch
     if words & {"frames", "frame", "time"}:

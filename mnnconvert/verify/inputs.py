@@ -46,10 +46,14 @@ def ladder(
             yield _feed(inputs, seed, step, variant, sizes or {})
 
 
+_ORDERS = (
+    (0, 2, 3, 4, 5, 6, 1),
+    (1, 2, 0, 3, 4, 5, 6),
+)  # the variant's own step, then the same sizes in one batch, then others
+
+
 def _steps(variant: int) -> list[Step]:
-    """The variant's own step comes first; the rest of the ladder is shared."""
-    first = STEPS[variant % 2]
-    return [first, *(step for step in STEPS if step is not first)]
+    return [STEPS[index] for index in _ORDERS[variant % 2]]
 
 
 def _feed(inputs: Sequence[TensorInfo], seed: int, step: Step, variant: int, sizes: Mapping[str, int]) -> Feed:
@@ -68,7 +72,9 @@ def load_npz(path: str | Path, inputs: Sequence[TensorInfo]) -> Feed:
     symbols: dict[str, int] = {}
     for info in inputs:
         if info.name in arrays:
-            problems += _shape_problems(info, arrays[info.name].shape, symbols) + _type_problems(info, arrays[info.name])
+            problems += _shape_problems(info, arrays[info.name].shape, symbols) + _type_problems(
+                info, arrays[info.name]
+            )
     if problems:
         hint = f"Save one array per input with numpy.savez; the model takes {_signature(inputs)}."
         raise ConversionError([Diagnostic("bad-input", text, {"file": str(path)}, hint) for text in problems])

@@ -2,9 +2,10 @@
 
 Conventions, so that every number has one meaning:
 
-* Floats are compared in float64. Positions where the expected value is NaN or infinite must hold the same NaN or infinity
-  and take no part in the numbers below. Where they do not, or where only the obtained value is not finite, the position
-  counts in `odd` and the pair is as bad as can be: `max_abs` and `max_rel` infinite, `sqnr` minus infinity, `cosine` 0.
+* Floats are compared in float64. Positions where the expected value is NaN or infinite must hold the same NaN or
+  infinity and take no part in the numbers below. Where they do not, or where only the obtained value is not finite,
+  the position counts in `odd` and the pair is as bad as can be: `max_abs` and `max_rel` infinite, `sqnr` minus
+  infinity, `cosine` 0.
 * `max_rel` is `max_abs / largest`; over an all-zero reference it is 0 for an exact answer, else infinite.
 * `sqnr = 10 log10(sum want^2 / sum (got - want)^2)` in dB: infinite for an exact answer, minus infinity for an
   inexact one over an all-zero reference.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -28,10 +30,10 @@ Index = tuple[int, ...]
 class ArrayComparison:
     """The measured difference of two arrays; see the module's conventions for the corner cases.
 
-    `largest` is the largest finite expected magnitude; `top1` the share of rows (0 to 1) whose largest entry is at the same
-    place, None where the last axis does not look like classes; `wrong` counts differing elements (for floats: not
-    bit-equal in value), `odd` those with a NaN or infinity on one side only. `where` is the position to look at first:
-    the first odd one, else the largest error; `got` and `want` are the values there.
+    `largest` is the largest finite expected magnitude; `top1` the share of rows (0 to 1) whose largest entry is at the
+    same place, None where the last axis does not look like classes; `wrong` counts elements of another value, `odd`
+    those with a NaN or infinity on one side only. `where` is the position to look at first: the first odd one, else
+    the largest error; `got` and `want` are the values there.
     """
 
     got_shape: Index
@@ -71,7 +73,7 @@ def _plain(value: object) -> object:
 
 
 def kind_of(dtype: np.dtype | str) -> str:
-    """"bool", "int", "uint", "float" or "text": what two element types must have in common to be compared."""
+    """ "bool", "int", "uint", "float" or "text": what two element types must have in common to be compared."""
     name = str(dtype)
     for kind in ("bool", "uint", "int"):
         if name.startswith(kind):
@@ -145,7 +147,7 @@ def _worst(difference: Array, exact: Array) -> Index | None:
     return tuple(int(i) for i in np.unravel_index(int(difference.argmax()), difference.shape))
 
 
-def _numbers(got: Array, want: Array, difference: Array, odd: bool) -> dict[str, float]:
+def _numbers(got: Array, want: Array, difference: Array, odd: bool) -> dict[str, Any]:
     """The norms over positions with a finite expected value; `got` and `want` are flat."""
     largest = float(np.abs(want).max(initial=0.0))
     if odd:

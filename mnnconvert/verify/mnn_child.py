@@ -1,8 +1,9 @@
 """The process in which the released MNN runtime runs: one model, many runs, pickled messages over the standard pipes.
 
-Started by `mnn_engine.py` as a plain script; it imports nothing of this package. The runtime writes to standard output as
-it pleases, so the pipe is moved out of its way first. Messages are dicts: the first one sent describes the model, then
-every request (a list of arrays in the order of the model's inputs) is answered by {"results": [...]} or {"problem": text}.
+Started by `mnn_engine.py` as a plain script; it imports nothing of this package. The runtime writes to standard output
+as it pleases, so the pipe is moved out of its way first. Messages are dicts: the first one sent describes the model,
+then every request (a list of arrays in the order of the model's inputs) is answered by {"results": [...]} or
+{"problem": text}.
 """
 
 from __future__ import annotations
@@ -49,9 +50,10 @@ def send(stream: BinaryIO, message: dict[str, Any]) -> None:
 def receive(stream: BinaryIO) -> list[np.ndarray] | None:
     """The next request, or None when the other side has closed the pipe."""
     try:
-        return pickle.load(stream)
+        request: list[np.ndarray] = pickle.load(stream)
     except EOFError:
         return None
+    return request
 
 
 class Model:

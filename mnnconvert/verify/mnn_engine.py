@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from mnnconvert.errors import ConversionError
+from mnnconvert.errors import ConversionError, MnnConvertError
 from mnnconvert.verify.engines import Feeds, Outputs, TensorInfo
 
 _CHILD = Path(__file__).with_name("mnn_child.py")
@@ -30,8 +30,8 @@ _CHILD = Path(__file__).with_name("mnn_child.py")
 class MnnEngine:
     """MNN's own Python runtime on the CPU, in high precision, on one thread.
 
-    External weights are found beside the file, as `<file>.weight`. Feeds are converted to the declared input type, which
-    knows neither 64-bit integers nor bool: both go in as int32, and results come back as the runtime gives them.
+    External weights are found beside the file, as `<file>.weight`. Feeds are converted to the declared input type,
+    which knows neither 64-bit integers nor bool: both go in as int32, and results come back as the runtime gives them.
     `timeout` is in seconds, for opening the model and for each run.
     """
 
@@ -71,14 +71,16 @@ class MnnEngine:
     def __enter__(self) -> MnnEngine:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _ask(self, request: list[np.ndarray] | None) -> dict[str, Any]:
         """Sends a request (None: only open the model) to a living process and waits for its answer."""
         try:
             reply = self._converse(request)
-        except _Gone as gone:
+        except _ChildGoneError as gone:
             failure = self._failed(str(gone))
             self.close()
             raise failure from None
@@ -103,14 +105,14 @@ class MnnEngine:
             if array.min() < limits.min or array.max() > limits.max:
                 raise ConversionError.of(
                     "bad-input",
-                    f"Input '{info.name}' holds values outside {limits.min} to {limits.max}, which MNN's {info.dtype} cannot.",
+                    f"Input '{info.name}' holds values outside {limits.min} to {limits.max}, MNN's {info.dtype}.",
                     input=info.name,
                     file=self.path,
                     hint="Feed smaller integers: the runtime has no 64-bit ones.",
                 )
         return np.ascontiguousarray(array, dtype=info.dtype).reshape(array.shape)
 
-    def _bad_names(self, feeds: Feeds) -> ConversionError:
+    def _bad_names(self, feeds: Feeds) -> MnnConvertError:
         wanted = ", ".join(info.name for info in self.inputs) or "none"
         return ConversionError.of(
             "bad-input",
@@ -119,7 +121,7 @@ class MnnEngine:
             hint="Give exactly the inputs of the model, by name.",
         )
 
-    def _failed(self, what: str) -> ConversionError:
+    def _failed(self, what: str) -> MnnConvertError:
         said = self._child.log_tail() if self._child is not None else ""
         return ConversionError.of(
             "peer-runtime-failed",
@@ -131,7 +133,7 @@ class MnnEngine:
         )
 
 
-class _Gone(Exception):
+class _ChildGoneError(Exception):
     """The process has ended or was ended; the text says how."""
 
 
@@ -139,7 +141,7 @@ class _Child:
     """The process, its two pipes, and a file with whatever the runtime prints."""
 
     def __init__(self, path: Path):
-        self._log: IO[bytes] = tempfile.TemporaryFile()
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(_CHILD), str(path)],
             stdin=subprocess.PIPE,
@@ -155,17 +157,18 @@ class _Child:
             pickle.dump(request, self._requests, protocol=5)
             self._requests.flush()
         except BrokenPipeError:
-            raise _Gone(self._epitaph()) from None
+            raise _ChildGoneError(self._epitaph()) from None
 
     def receive(self, timeout: float) -> dict[str, Any]:
         late = threading.Event()
         timer = threading.Timer(timeout, self._kill, [late])
         timer.start()
         try:
-            return pickle.load(self._replies)
+            reply: dict[str, Any] = pickle.load(self._replies)
+            return reply
         except (EOFError, pickle.UnpicklingError):
             late_text = f"it gave no answer within {timeout:g} s and was ended"
-            raise _Gone(late_text if late.is_set() else self._epitaph()) from None
+            raise _ChildGoneError(late_text if late.is_set() else self._epitaph()) from None
         finally:
             timer.cancel()
 

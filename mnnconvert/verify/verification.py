@@ -1,0 +1,161 @@
+"""Runs two engines on the same inputs and keeps what was seen: the proof, or the refutation, that two models agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from mnnconvert.errors import ConversionError, Diagnostic
+from mnnconvert.verify.compare import Comparison, OutputVerdict, Tolerance, compare_outputs
+from mnnconvert.verify.engines import Engine, Feeds, Outputs
+
+Progress = Callable[[int, int], None]  # runs done, runs in all
+
+
+@dataclass(frozen=True)
+class VerificationRun:
+    """One run. `comparison` is None when the candidate could not be run, `problems` then says why.
+
+    `notes` tells what a reader has to know besides: sizes that the reference refused, inputs the candidate lacks.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    comparison: Comparison | None
+    problems: tuple[Diagnostic, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return self.comparison is not None and self.comparison.passed
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "passed": self.passed,
+            "shapes": {name: list(shape) for name, shape in self.shapes.items()},
+            "comparison": None if self.comparison is None else self.comparison.to_dict(),
+            "problems": [problem.to_dict() for problem in self.problems],
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class VerificationResult:
+    """All runs of a candidate against a reference, by engine name, and the tolerance of every verdict."""
+
+    reference: str
+    candidate: str
+    tolerance: Tolerance
+    runs: tuple[VerificationRun, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether there were runs and each of them agreed."""
+        return bool(self.runs) and all(run.passed for run in self.runs)
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "passed": self.passed,
+            "reference": self.reference,
+            "candidate": self.candidate,
+            "tolerance": asdict(self.tolerance),
+            "runs": [run.to_dict() for run in self.runs],
+        }
+
+    def lines(self) -> list[str]:
+        """The result for people: the verdict, then per run its worst output, or everything that failed."""
+        agrees = "agrees" if self.passed else "does not agree"
+        count = f"{len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
+        head = f"{self.candidate} {agrees} with {self.reference} on {count} (tolerance {self.tolerance})"
+        return [head, *(line for number, run in enumerate(self.runs, 1) for line in _run_lines(number, run))]
+
+
+def _run_lines(number: int, run: VerificationRun) -> list[str]:
+    head = f"  run {number} ({_shape_text(run.shapes)}): "
+    notes = [f"    note: {note}" for note in run.notes]
+    if run.comparison is None:
+        return [head + "could not be run", *(f"    {problem}" for problem in run.problems), *notes]
+    if run.passed:
+        return [head + _worst_text(run.comparison), *notes]
+    return [head + "different", *(f"    {bad.name}: {bad.reason}" for bad in run.comparison.failures), *notes]
+
+
+def _shape_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items()) or "no inputs"
+
+
+def _worst_text(comparison: Comparison) -> str:
+    """The output that comes closest to its bound."""
+    measured = [verdict for verdict in comparison.outputs if verdict.measured is not None]
+    if not measured:
+        return "no outputs"
+    worst = max(measured, key=_max_rel)
+    assert worst.measured is not None  # filtered above
+    return f"equal, at worst {worst.name}: off by {worst.measured.max_abs:.2g} of {worst.measured.largest:.3g}"
+
+
+def _max_rel(verdict: OutputVerdict) -> float:
+    return (verdict.measured.max_rel if verdict.measured else None) or 0.0
+
+
+def verify_engines(
+    reference: Engine,
+    candidate: Engine,
+    feeds_list: Sequence[Feeds | Iterable[Feeds]],
+    tolerance: Tolerance,
+    progress: Progress | None = None,
+) -> VerificationResult:
+    """Compares all outputs on every entry of `feeds_list`.
+
+    An entry is the feeds of one run, or alternatives for it (`inputs.ladder`): the first that the reference accepts is
+    used, and the run notes what was refused. When it accepts none, its last error is raised, with the sizes tried. A
+    candidate that cannot be run is a failed run, not an error.
+    """
+    runs = []
+    for index, entry in enumerate(feeds_list):
+        runs.append(_verify(reference, candidate, [entry] if isinstance(entry, Mapping) else entry, tolerance))
+        if progress is not None:
+            progress(index + 1, len(feeds_list))
+    return VerificationResult(reference.name, candidate.name, tolerance, tuple(runs))
+
+
+def _verify(reference: Engine, candidate: Engine, choices: Iterable[Feeds], tolerance: Tolerance) -> VerificationRun:
+    feeds, want, notes = _first_accepted(reference, choices)
+    shapes = {name: tuple(np.shape(array)) for name, array in feeds.items()}
+    wanted = {info.name for info in candidate.inputs}
+    if unused := [name for name in feeds if name not in wanted]:
+        notes.append(f"{candidate.name} has no input {', '.join(unused)}")
+    try:
+        got = candidate.run({name: array for name, array in feeds.items() if name in wanted})
+    except ConversionError as failure:
+        return VerificationRun(shapes, None, tuple(failure.diagnostics), tuple(notes))
+    comparison = compare_outputs(got, want, tolerance, exact_kinds=candidate.exact_kinds)
+    return VerificationRun(shapes, comparison, notes=tuple(notes))
+
+
+def _first_accepted(reference: Engine, choices: Iterable[Feeds]) -> tuple[Feeds, Outputs, list[str]]:
+    refused: list[str] = []
+    failure: ConversionError | None = None
+    for feeds in choices:
+        try:
+            return feeds, reference.run(feeds), refused
+        except ConversionError as problem:
+            failure = problem
+            shapes = _shape_text({name: tuple(np.shape(array)) for name, array in feeds.items()})
+            refused.append(f"{reference.name} refused the sizes {shapes}")
+    if failure is None:
+        raise ValueError("an entry of feeds_list holds no feeds")
+    if len(refused) > 1:
+        raise ConversionError([*failure.diagnostics, _nothing_accepted(reference, refused)]) from failure
+    raise failure
+
+
+def _nothing_accepted(reference: Engine, refused: list[str]) -> Diagnostic:
+    tried = "; ".join(text.partition("sizes ")[2] for text in refused)
+    return Diagnostic(
+        "source-engine-failed",
+        f"{reference.name} accepted none of {len(refused)} sets of made-up inputs.",
+        {"engine": reference.name, "tried": tried},
+        "Give real inputs with --inputs FILE.npz, or fix the open sizes.",
+    )
