@@ -1,4 +1,4 @@
-"""Arrays in and out of commands: `.npy` and `.npz` files, random inputs, and file names that are safe to write."""
+"""Arrays in and out of commands: `.npy` and `.npz` files, made-up inputs, and file names that are safe to write."""
 
 from __future__ import annotations
 
@@ -7,24 +7,16 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnnconvert.errors import ConversionError, UsageError
+from mnnconvert.errors import ConversionError, MnnConvertError, UsageError
+
+if TYPE_CHECKING:
+    from mnnconvert.verify.engines import TensorInfo
 
 LONGEST_NAME = 100
-
-
-class Described(Protocol):
-    """An input or output of a session: its shape holds integers, and names, None or -1 where a size is open."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def dtype(self) -> Any: ...
-    @property
-    def shape(self) -> Any: ...
 
 
 def read_npz(path: str) -> dict[str, np.ndarray]:
@@ -71,37 +63,33 @@ def _load(path: str) -> Any:
         raise _bad(path, error) from None
 
 
-def _bad(path: str, error: Exception) -> ConversionError:
+def _bad(path: str, error: Exception) -> MnnConvertError:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    bad = ConversionError.of("bad-input", "This is no file of arrays.", file=path, reason=reason, hint=_HOW)
-    assert isinstance(bad, ConversionError)
-    return bad
+    return ConversionError.of("bad-input", "This is no file of arrays.", file=path, reason=reason, hint=_HOW)
 
 
-def complete(feeds: dict[str, np.ndarray], inputs: Sequence[Described], seed: int) -> tuple[dict, list[str]]:
-    """`feeds` with random arrays for the inputs it lacks, and the names of those.
+def complete(feeds: dict[str, np.ndarray], inputs: Sequence[TensorInfo], seed: int) -> tuple[dict, list[str]]:
+    """`feeds` with made-up arrays for the inputs it lacks, and the names of those.
 
-    Floats are standard normal; integers and booleans are 0 or 1, which is a valid index almost everywhere.
-    ConversionError `missing-input` when an input that was not given has an open size.
+    Sizes that share a name with a size of a given array take its value.
     """
-    rng = np.random.default_rng(seed)
-    absent = [value for value in inputs if value.name not in feeds]
-    return feeds | {value.name: _random(value, rng) for value in absent}, [value.name for value in absent]
+    absent = [info.name for info in inputs if info.name not in feeds]
+    if not absent:
+        return feeds, absent
+    from mnnconvert.verify.inputs import generate
+
+    made_up = generate(inputs, seed, _known_sizes(feeds, inputs))
+    return feeds | {name: made_up[name] for name in absent}, absent
 
 
-def _random(value: Described, rng: np.random.Generator) -> np.ndarray:
-    sizes = value.shape
-    if sizes is None or not all(isinstance(s, int | np.integer) and s >= 0 for s in sizes):
-        raise ConversionError.of(
-            "missing-input",
-            f"Input {value.name!r} has an open size, so it cannot be filled with random values.",
-            shape=sizes,
-            hint=f"Give it with --input {value.name}=FILE.npy",
-        )
-    dtype = np.dtype(value.dtype)
-    if dtype.kind == "f" or dtype.name == "bfloat16":
-        return rng.standard_normal(tuple(sizes)).astype(dtype)
-    return rng.integers(0, 2, tuple(sizes)).astype(dtype)
+def _known_sizes(feeds: dict[str, np.ndarray], inputs: Sequence[TensorInfo]) -> dict[str, int]:
+    given = [(info.shape or (), feeds[info.name].shape) for info in inputs if info.name in feeds]
+    return {
+        declared: size
+        for declarations, sizes in given
+        for declared, size in zip(declarations, sizes, strict=False)
+        if isinstance(declared, str)
+    }
 
 
 def safe_names(names: Iterable[str], suffix: str) -> dict[str, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mnnconvert.cli.output import Output
 from mnnconvert.cli.parser import Arguments, Syntax
 from mnnconvert.errors import UsageError
 from mnnconvert.option_types import Option
-from mnnconvert.options import FILES, GROUPS, OPTIONS, TALK, ConversionOptions
+from mnnconvert.options import FILES, GROUPS, OPTIONS, REFUSED, TALK, ConversionOptions
 
 ACTIONS = (
     Option("--info", "info", "flag", "describe an MNN model (mnnconvert --info m.mnn)", FILES, False),
@@ -14,10 +16,20 @@ ACTIONS = (
     Option("--version", "version", "flag", "show the version", TALK, False, short="-v"),
 )
 
+REFUSED_GROUP = "Known from MNN, refused here because they would have no effect"
+
+
+def _shown() -> tuple[Option, ...]:
+    """All options by group; those that are refused come last, with the reason in place of their purpose."""
+    working = [option for option in (*OPTIONS, *ACTIONS) if option.field not in REFUSED]
+    refused = [replace(o, group=REFUSED_GROUP, help=REFUSED[o.field]) for o in OPTIONS if o.field in REFUSED]
+    return (*(option for group in GROUPS for option in working if option.group == group), *refused)
+
+
 SYNTAX = Syntax(
     usage="mnnconvert [-f FRAMEWORK] --modelFile IN --MNNModel OUT [options]",
     summary="Convert a model to MNN, quantize its weights, and prove that the answers are still the same.",
-    options=tuple(option for group in GROUPS for option in (*OPTIONS, *ACTIONS) if option.group == group),
+    options=_shown(),
     words=("FILE",),
     examples=(
         "mnnconvert --modelFile m.onnx --MNNModel m.mnn",
@@ -51,9 +63,7 @@ def _reject_stray_file(arguments: Arguments) -> None:
     """A file that no option claims; only --info takes one so."""
     word = arguments.word(0)
     if word is not None and (not arguments["info"] or arguments["model_file"] is not None):
-        raise UsageError.of(
-            "unexpected-word", f"{word!r} belongs to no option.", hint=f"To convert it: --modelFile {word}"
-        )
+        raise UsageError.of("unexpected-word", f"{word!r} belongs to no option.", hint=f"Usage: {SYNTAX.usage}")
 
 
 def _version(out: Output) -> int:
@@ -137,7 +147,9 @@ def _suffix(path: str | None) -> str:
 
 
 def _missing(flag: str, what: str, example: str) -> str:
-    raise UsageError.of("missing-option", f"{flag} is missing: {what}.", hint=f"For example: {example}")
+    raise UsageError.of(
+        "missing-option", f"{flag} is missing: {what}.", hint=f"For example: {example} (--help lists all options)."
+    )
 
 
 def _contradict(first: str, second: str, reason: str) -> None:

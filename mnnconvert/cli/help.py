@@ -57,7 +57,7 @@ def _spelling(option: Option) -> str:
 
 def _meaning(option: Option) -> str:
     facts = []
-    if option.choices and option.kind == "choice" or option.choices and not option.accepts:
+    if option.choices and not option.accepts:
         facts.append(" ".join(str(choice) for choice in option.choices))
     if option.kind == "flag":
         facts.extend(["on by default"] if option.default else [])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from mnnconvert.cli.output import Output
-from mnnconvert.cli.parser import parse, wants_help
+from mnnconvert.cli.parser import parse, peek_flag, wants_help
 from mnnconvert.errors import Diagnostic, MnnConvertError, UsageError
 from mnnconvert.option_types import did_you_mean
 
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(words: list[str], out: Output) -> int:
     if words and words[0] in COMMANDS:
         return _command(words[0], words[1:], out)
-    if words and not words[0].startswith("-"):
+    if words and not words[0].startswith("-") and not peek_flag(words, "--info"):
         _reject_word(words[0])
     from mnnconvert.cli import convert
 
@@ -78,10 +78,10 @@ def _command(name: str, words: list[str], out: Output) -> int:
 
 def _reject_word(word: str) -> None:
     """A first word that is no command: a misspelt one, or a file given without its option."""
-    if os.path.exists(word):
-        hint = f"To convert it: mnnconvert --modelFile {word} --MNNModel OUT.mnn"
+    if os.path.exists(word) or os.path.splitext(word)[1]:
+        hint = f"To convert a file: mnnconvert --modelFile {word} --MNNModel OUT.mnn"
     else:
-        hint = did_you_mean(word, COMMANDS) or f"Commands: {', '.join(COMMANDS)}. Files need --modelFile."
+        hint = did_you_mean(word, COMMANDS) or f"The commands are {', '.join(COMMANDS)}."
     raise UsageError.of("unknown-command", f"There is no command {word!r}.", hint=hint)
 
 

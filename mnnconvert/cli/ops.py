@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mnnconvert.cli.output import Output
 from mnnconvert.cli.parser import Arguments, Syntax
 from mnnconvert.option_types import Option
@@ -47,7 +49,7 @@ def print_operators(framework: str, out: Output, *, markdown: bool = False) -> i
     return 0
 
 
-def markdown_table(columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
+def markdown_table(columns: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> str:
     """A Markdown table; bars inside cells are escaped."""
     lines = [columns, tuple("---" for _ in columns), *rows]
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -147,7 +147,9 @@ def numeric_columns(columns: Sequence[str], cells: list[list[str]]) -> list[bool
 
     def numeric(position: int) -> bool:
         filled = [row[position] for row in cells if row[position] not in ("", "-")]
-        return bool(filled) and all(cell.lstrip("+-")[:1].isdigit() or cell in ("nan", "inf", "-inf") for cell in filled)
+        return bool(filled) and all(
+            cell.lstrip("+-")[:1].isdigit() or cell in ("nan", "inf", "-inf") for cell in filled
+        )
 
     return [numeric(position) for position in range(len(columns))]
 

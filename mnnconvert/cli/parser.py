@@ -106,7 +106,8 @@ class _Reader:
             return
         given = value if equals else self._following(option)
         if not given:
-            hint = f"Write {name}=VALUE when the value starts with a dash." if self._blocked() else ""
+            blocked = self._blocked() and self.argv[self.position].partition("=")[0] not in self.names
+            hint = f"Write {name}=VALUE when the value starts with a dash." if blocked else ""
             self._problem("missing-value", f"{name} needs a value: {option.takes()}.", hint)
             return
         try:
@@ -144,7 +145,9 @@ class _Reader:
         before = values[option.field]
         if isinstance(before, tuple) and isinstance(value, tuple):
             values[option.field] = before + value
-        elif isinstance(before, dict) and isinstance(value, dict) and not before.keys() & value.keys():
+        elif isinstance(before, dict) and isinstance(value, dict):
+            for name in before.keys() & value.keys():
+                self._problem("repeated-option", f"{option.flag} gives {name!r} twice.", "Keep the one you mean.")
             values[option.field] = before | value
         else:
             self._problem("repeated-option", f"{option.flag} is given twice.", "Keep the one you mean.")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from mnnconvert.cli.arrays import complete, read_inputs, write_arrays
@@ -10,6 +13,9 @@ from mnnconvert.cli.parser import Arguments, Syntax
 from mnnconvert.cli.summary import shape
 from mnnconvert.option_types import Option
 from mnnconvert.options import COMMON
+
+if TYPE_CHECKING:
+    from mnnconvert.verify.engines import TensorInfo
 
 BACKEND = Option(
     "--backend",
@@ -24,10 +30,10 @@ INPUT = Option(
     "--input",
     "input",
     "texts",
-    "an input (repeatable), or FILE.npz with several; random otherwise",
+    "an input (repeatable), or FILE.npz with several; made up otherwise",
     metavar="NAME=FILE.npy",
 )
-SEED = Option("--seed", "seed", "int", "seed of random inputs", default=0, low=0, metavar="N")
+SEED = Option("--seed", "seed", "int", "seed of made-up inputs", default=0, low=0, metavar="N")
 
 SYNTAX = Syntax(
     usage="mnnconvert run MNN [--input NAME=FILE.npy]... [--backend NAME] [--out DIR]",
@@ -47,13 +53,12 @@ SYNTAX = Syntax(
 
 def run(arguments: Arguments, out: Output) -> int:
     from mnnconvert import api
+    from mnnconvert.verify.engines import SessionEngine
 
     feeds = read_inputs(arguments.texts("input"))
-    session = api.load(arguments.words[0], backend=str(arguments["backend"]))
-    feeds, filled = complete(feeds, session.inputs, arguments.number("seed"))
-    if filled:
-        out.note(f"Random values for {', '.join(filled)} (seed {arguments.number('seed')}).")
-    outputs = session.run(feeds)
+    engine = SessionEngine(api.load(arguments.words[0], backend=str(arguments["backend"])))
+    feeds = complete_with_note(feeds, engine.inputs, arguments.number("seed"), out)
+    outputs = engine.run(feeds)
     folder = arguments.text("out")
     paths = write_arrays(outputs, folder) if folder else {}
     described = [describe(name, array, paths.get(name)) for name, array in outputs.items()]
@@ -64,6 +69,14 @@ def run(arguments: Arguments, out: Output) -> int:
     for path in paths.values():
         out.note(f"wrote {path}")
     return 0
+
+
+def complete_with_note(feeds: dict, inputs: Sequence[TensorInfo], seed: int, out: Output) -> dict[str, np.ndarray]:
+    """`feeds` with made-up arrays where it lacks an input, and a note that says which."""
+    feeds, absent = complete(feeds, inputs, seed)
+    if absent:
+        out.note(f"Made-up values for {', '.join(absent)} (seed {seed}).")
+    return feeds
 
 
 def describe(name: str, array: np.ndarray, path: str | None) -> dict[str, object]:

@@ -146,9 +146,7 @@ def quantization(weights: Sequence[Record]) -> str:
 def print_weights(weights: Sequence[Record], out: Output, *, everything: bool) -> None:
     """The weights table of `--info` and `show`."""
     shown = weights if everything else weights[:MOST_ROWS]
-    rows = [
-        (w["name"], w["op"], w["bits"], w["block"] or None, _scheme(w), size(w["bytes"]), _range(w)) for w in shown
-    ]
+    rows = [(w["name"], w["op"], w["bits"], w["block"] or None, _scheme(w), size(w["bytes"]), _range(w)) for w in shown]
     out.table(("Layer", "Operator", "Bits", "Block", "Scheme", "Size", "Range"), rows)
     if len(weights) > len(shown):
         out.result(f"... and {len(weights) - len(shown)} more; --debug lists all.")

@@ -13,7 +13,7 @@ SYNTAX = Syntax(
     usage="mnnconvert verify SRC MNN [--inputs FILE.npz] [--gates FILE.toml] [--tolerance X] [--engine NAME]",
     summary="Run source and converted model on the same inputs and compare all outputs; exit code 3 on a miss.",
     options=(
-        Option("--inputs", "inputs", "path", "arrays by input name; random otherwise", metavar="FILE.npz"),
+        Option("--inputs", "inputs", "path", "arrays by input name; made up otherwise", metavar="FILE.npz"),
         Option("--gates", "gates", "path", "bounds per metric and output", metavar="FILE.toml"),
         Option(
             "--tolerance",
@@ -35,13 +35,11 @@ SYNTAX = Syntax(
 
 def run(arguments: Arguments, out: Output) -> int:
     from mnnconvert import api
-    from mnnconvert.cli.arrays import read_npz
 
-    inputs = arguments.text("inputs")
     result = api.verify(
         arguments.words[0],
         arguments.words[1],
-        inputs=read_npz(inputs) if inputs else None,
+        inputs=arguments.text("inputs"),
         gates=arguments.text("gates"),
         tolerance=arguments["tolerance"],
         engine=arguments.text("engine"),
