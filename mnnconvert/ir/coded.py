@@ -1,0 +1,83 @@
+"""Weights as integer codes: the form that quantizers produce, the file stores and executors read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+ROWS_AT_ONCE_ELEMENTS = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class CodedWeights:
+    """Integer codes with one scale (and optionally one minimum) per row and block of consecutive columns.
+
+    `codes` is int8 [rows, columns] in -2^(bits-1) .. 2^(bits-1)-1; `scale` is float32 [rows, blocks]; `minimum`, of the
+    same shape, is the value of the lowest code, and None means symmetric: code 0 is the value 0. With `half_scales`
+    the numbers are stored as float16, to which they are already rounded. Compared by identity.
+    Raises ValueError when the parts do not fit together.
+    """
+
+    codes: NDArray[np.int8]
+    scale: NDArray[np.float32]
+    minimum: NDArray[np.float32] | None
+    bits: int
+    half_scales: bool = False
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.bits <= 8:
+            raise ValueError(f"codes have 2..8 bits, not {self.bits}")
+        if self.codes.ndim != 2 or self.codes.dtype != np.int8 or 0 in self.codes.shape:
+            raise ValueError(f"codes must be a non-empty int8 matrix, not {self.codes.dtype} {self.codes.shape}")
+        for name, numbers in (("scale", self.scale), ("minimum", self.minimum)):
+            if numbers is not None and (numbers.dtype != np.float32 or numbers.shape != self.scale.shape):
+                raise ValueError(f"{name} must be float32 {self.scale.shape}, not {numbers.dtype} {numbers.shape}")
+        if self.scale.ndim != 2 or len(self.scale) != len(self.codes) or not self.blocks:
+            raise ValueError(f"scale {self.scale.shape} does not fit codes {self.codes.shape}")
+        if self.codes.shape[1] % self.blocks:
+            raise ValueError(f"{self.blocks} blocks do not divide {self.codes.shape[1]} columns")
+
+    @property
+    def blocks(self) -> int:
+        """Blocks per row."""
+        return self.scale.shape[1]
+
+    @property
+    def block(self) -> int:
+        """Columns per block."""
+        return self.codes.shape[1] // self.blocks
+
+    @property
+    def lowest(self) -> int:
+        """The lowest code, -2^(bits-1)."""
+        return -(1 << (self.bits - 1))
+
+    @property
+    def nbytes_encoded(self) -> int:
+        """Bytes in a file: dimensions, codebook, packed codes, scales and minima."""
+        dimensions = 2 + 2 * (4 if max(self.scale.size, self.block) > 0xFFFF else 2)
+        packed = (self.codes.size * self.bits + 7) // 8
+        numbers = self.scale.size * (1 if self.minimum is None else 2)
+        return dimensions + (1 << self.bits) + packed + numbers * (2 if self.half_scales else 4)
+
+    def decode(self, dtype: DTypeLike = np.float32) -> NDArray[np.floating]:
+        """The weights [rows, columns]; a `dtype` other than float32 is converted to piece by piece."""
+        rows, columns = self.codes.shape
+        weights = np.empty((rows, columns), dtype)
+        step = max(1, ROWS_AT_ONCE_ELEMENTS // columns)
+        for start in range(0, rows, step):
+            weights[start : start + step] = self.decode_rows(start, min(start + step, rows))
+        return weights
+
+    def decode_rows(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Rows start..stop as float32, w = (code - lowest) * scale + minimum, each step rounded to float32."""
+        codes = self.codes[start:stop]
+        weights = codes.astype(np.float32).reshape(len(codes), self.blocks, self.block)
+        if self.minimum is not None:
+            weights -= np.float32(self.lowest)
+        weights *= self.scale[start:stop, :, None]
+        if self.minimum is not None:
+            weights += self.minimum[start:stop, :, None]
+        return weights.reshape(codes.shape)

@@ -1,0 +1,79 @@
+"""Half-quadratic quantization: round-to-nearest steps whose offset is fitted to the weights, without data."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnnconvert.errors import UsageError
+from mnnconvert.ir.coded import CodedWeights
+from mnnconvert.quantizers.rtn import Floats, allocate, assemble, check_half, enumerate_tiles, extremes, nearest_codes
+
+ITERATIONS = 20
+P = np.float32(0.7)
+BETA = np.float32(10)
+SMALLEST_SCALE = np.float32(1e-7)
+SHRINK_FROM = 0.169  # just below BETA ** (-1 / (2 - P)) = 0.170: residuals up to here shrink to exactly 0
+
+
+def quantize(
+    weights: NDArray[np.floating], bits: int, block: int = 0, symmetric: bool = False, half_scales: bool = False
+) -> CodedWeights:
+    """Code weights [rows, columns] with `bits` 2..8 in blocks of `block` columns (0: the whole row).
+
+    Badri and Shaji, "Half-Quadratic Quantization of Large Machine Learning Models", 2023: with the scale s fixed to
+    (max-min) / (2^b-1), minimise ||w - s(u - z)||_p over z by 20 alternations of
+        u = clip(round(w/s + z)),  e = shrink(w - s(u - z)),  z = mean(u - (w - e)/s),
+    then minimum = -z s and codes are nearest to that grid. p = 0.7, beta = 10 without growth, the last z is kept:
+    scales, minima and codes are bit for bit those of the released converter. Deviations: a constant block keeps its
+    value as the minimum (a mean of equal numbers rounds), and with `half_scales` scale and minimum are rounded to
+    the nearest float16 before the codes are computed.
+
+    Not always better than rounding to nearest: while no residual reaches 0.17, each alternation lowers the squared
+    error of the block for unclipped codes, and 8192 Gaussian or Laplace blocks of 64 at 4 bits are 7 % better in the
+    mean; but the grid no longer reaches both ends of the block, so at 8 bits or in single blocks it can be worse.
+    With large weights (residuals above 0.17) it follows the l_p norm instead, which ignores outliers.
+    Raises UsageError `hqq-needs-asymmetric`; otherwise as `rtn.quantize`.
+    """
+    if symmetric:
+        raise UsageError.of("hqq-needs-asymmetric", "HQQ fits the offset, which symmetric codes do not have")
+    rows, columns = weights.shape
+    block = block or columns
+    codes, numbers = allocate(rows, columns, block)
+    for row, (where, tile) in enumerate_tiles(weights, block):
+        scale, minimum = _fit(tile, *extremes(tile, row), bits)
+        if half_scales:
+            scale, minimum = _nearest_half(scale), _nearest_half(minimum)
+        numbers[where] = np.stack([scale, minimum], axis=-1).reshape(numbers[where].shape)
+        codes[where] = nearest_codes(tile, scale, minimum, bits).reshape(codes[where].shape)
+    return assemble(codes, numbers, bits, symmetric, half_scales)
+
+
+def _fit(tile: Floats, low: Floats, high: Floats, bits: int) -> tuple[Floats, Floats]:
+    """Scale and minimum of each block of a tile [count, block]. The order of roundings is the released converter's."""
+    top = np.float32((1 << bits) - 1)
+    inverse = 1 / np.maximum((high - low) * (1 / top), SMALLEST_SCALE)
+    columns = np.ascontiguousarray(tile.T)  # [block, count]: one block per lane
+    steps = columns * inverse
+    zero = -low * inverse
+    for _ in range(ITERATIONS):
+        codes = np.clip(np.rint(steps + zero), 0, top)
+        residual = _shrink(columns - (codes - zero) / inverse)
+        codes -= steps if residual is None else (columns - residual) * inverse
+        zero = np.cumsum(codes, axis=0)[-1] / np.float32(len(codes))  # a running sum, not numpy's pairwise one
+    scale = 1 / inverse
+    return scale, np.where(low == high, low, -zero * scale)
+
+
+def _shrink(residual: Floats) -> Floats | None:
+    """sign(r) max(|r| - |r|^(p-1) / beta, 0), the proximal step of the l_p norm; None when it is 0 everywhere."""
+    size = np.abs(residual)
+    if size.max() < SHRINK_FROM:
+        return None
+    with np.errstate(divide="ignore"):
+        return np.copysign(np.maximum(size - size ** (P - 1) / BETA, 0), residual)
+
+
+def _nearest_half(values: Floats) -> Floats:
+    with np.errstate(over="ignore"):
+        return check_half(values.astype(np.float16), values)
