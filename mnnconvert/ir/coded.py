@@ -42,12 +42,12 @@ class CodedWeights:
     @property
     def blocks(self) -> int:
         """Blocks per row."""
-        return self.scale.shape[1]
+        return int(self.scale.shape[1])
 
     @property
     def block(self) -> int:
         """Columns per block."""
-        return self.codes.shape[1] // self.blocks
+        return int(self.codes.shape[1]) // self.blocks
 
     @property
     def lowest(self) -> int:

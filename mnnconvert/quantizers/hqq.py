@@ -53,15 +53,15 @@ def _fit(tile: Floats, low: Floats, high: Floats, bits: int) -> tuple[Floats, Fl
     """Scale and minimum of each block of a tile [count, block]. The order of roundings is the released converter's."""
     top = np.float32((1 << bits) - 1)
     inverse = 1 / np.maximum((high - low) * (1 / top), SMALLEST_SCALE)
+    scale = 1 / inverse
     columns = np.ascontiguousarray(tile.T)  # [block, count]: one block per lane
     steps = columns * inverse
     zero = -low * inverse
     for _ in range(ITERATIONS):
         codes = np.clip(np.rint(steps + zero), 0, top)
-        residual = _shrink(columns - (codes - zero) / inverse)
+        residual = _shrink(columns - (codes - zero) * scale)
         codes -= steps if residual is None else (columns - residual) * inverse
         zero = np.cumsum(codes, axis=0)[-1] / np.float32(len(codes))  # a running sum, not numpy's pairwise one
-    scale = 1 / inverse
     return scale, np.where(low == high, low, -zero * scale)
 
 
@@ -71,7 +71,8 @@ def _shrink(residual: Floats) -> Floats | None:
     if size.max() < SHRINK_FROM:
         return None
     with np.errstate(divide="ignore"):
-        return np.copysign(np.maximum(size - size ** (P - 1) / BETA, 0), residual)
+        shrunk: Floats = np.copysign(np.maximum(size - size ** (P - 1) / BETA, 0), residual)
+    return shrunk
 
 
 def _nearest_half(values: Floats) -> Floats:

@@ -32,7 +32,7 @@ def quantize(
     that the released converter flattens the block (each weight becomes 0, or the minimum), which loses small but
     meaningful weights and at 8 bits all detail within 2.5e-4; here they are coded like any other. With `half_scales`
     the minimum is rounded down and the scale up to float16, before the codes are computed, so that the grid still
-    spans the block; rounding to nearest, as the released converter does, cuts off its ends.
+    spans the block; the released converter truncates both towards zero, with codes that belong to the float32 numbers.
     """
     rows, columns = weights.shape
     block = block or columns
@@ -54,9 +54,7 @@ def allocate(rows: int, columns: int, block: int) -> tuple[NDArray[np.int8], Flo
     return np.empty((rows, blocks, block), np.int8), np.empty((rows, blocks, 2), np.float32)
 
 
-def assemble(
-    codes: NDArray[np.int8], numbers: Floats, bits: int, symmetric: bool, half_scales: bool
-) -> CodedWeights:
+def assemble(codes: NDArray[np.int8], numbers: Floats, bits: int, symmetric: bool, half_scales: bool) -> CodedWeights:
     """The coded weights of filled arrays from `allocate`."""
     scale, minimum = (np.ascontiguousarray(numbers[..., i]) for i in (0, 1))
     return CodedWeights(codes.reshape(len(codes), -1), scale, None if symmetric else minimum, bits, half_scales)
@@ -120,10 +118,10 @@ def _divisor(scale: Floats) -> Floats:
 def _grid(low: Floats, high: Floats, bits: int, symmetric: bool, half: bool) -> tuple[Floats, Floats]:
     """Scale and minimum of blocks with the given extremes (the minimum of a symmetric grid is not used)."""
     if symmetric:
-        scale = np.maximum(high, -low) / np.float32((1 << (bits - 1)) - 1)
+        scale = np.maximum(high, -low) / ((1 << (bits - 1)) - 1)
         return (_half_up(scale) if half else scale), low
     minimum = _half_down(low) if half else low
-    scale = (high - minimum) / np.float32((1 << bits) - 1)
+    scale = (high - minimum) / ((1 << bits) - 1)
     return (_half_up(scale) if half else scale), minimum
 
 
@@ -131,8 +129,8 @@ def _half_down(values: Floats) -> Floats:
     """The greatest float16 that is not above each value, as float32."""
     with np.errstate(over="ignore"):
         half = values.astype(np.float16)
-    half = np.where(half.astype(np.float32) > values, np.nextafter(half, np.float16(-np.inf)), half)
-    return check_half(half, values)
+    above = half.astype(np.float32) > values
+    return check_half(np.where(above, np.nextafter(half, np.float16(-np.inf)), half), values)
 
 
 def _half_up(values: Floats) -> Floats:
