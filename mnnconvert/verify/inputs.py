@@ -83,9 +83,10 @@ def load_npz(path: str | Path, inputs: Sequence[TensorInfo]) -> Feed:
 
 def _read(path: Path) -> Feed:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it holds a single array, not an archive of named ones")
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise ValueError("it holds a single array, not an archive of named ones")
+        with archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
         raise ConversionError.of(
