@@ -83,10 +83,10 @@ def load_npz(path: str | Path, inputs: Sequence[TensorInfo]) -> Feed:
 
 def _read(path: Path) -> Feed:
     try:
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise ValueError("it holds a single array, not an archive of named ones")
-        with archive:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise ValueError("it holds a single array, not an archive of named ones")
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
         raise ConversionError.of(
