@@ -106,9 +106,7 @@ class _Reader:
             return
         given = value if equals else self._following(option)
         if not given:
-            blocked = self._blocked() and self.argv[self.position].partition("=")[0] not in self.names
-            hint = f"Write {name}=VALUE when the value starts with a dash." if blocked else ""
-            self._problem("missing-value", f"{name} needs a value: {option.takes()}.", hint)
+            self._no_value(name, option)
             return
         try:
             self._store(option, option.read(given))
@@ -120,6 +118,12 @@ class _Reader:
         # Its value, if it has one, would only be reported as a stray word on top.
         if self.position < len(self.argv) and not self.argv[self.position].startswith("-"):
             self.position += 1
+
+    def _no_value(self, name: str, option: Option) -> None:
+        dashed = self._blocked() and self.argv[self.position].partition("=")[0] not in self.names
+        hint = f"Write {name}=VALUE when the value starts with a dash." if dashed else ""
+        self.position += dashed
+        self._problem("missing-value", f"{name} needs a value: {option.takes()}.", hint)
 
     def _following(self, option: Option) -> str:
         """The value in the next word; a flag takes it only where it is a literal 0, 1, true or false."""
