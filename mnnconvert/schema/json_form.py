@@ -1,8 +1,8 @@
 """The JSON form of a model: what MNN's own converter writes and reads with `--JsonFile`, without loss of precision.
 
 Names are those of the schema, enums are strings, and a union `main` has its table's name in `main_type`. Floats are
-the shortest text that gives the same single-precision number back; as in FlatBuffers JSON, NaN and infinities are the
-bare words `nan`, `inf` and `-inf`. What is absent in the JSON has its default.
+the shortest text that gives the same single-precision number back; NaN and infinities are the bare words `nan`, `inf`
+and `-inf`, which MNN's converter prints but does not read. What is absent in the JSON has its default.
 """
 
 from __future__ import annotations

@@ -64,8 +64,7 @@ def _column(item: Field) -> Column:
         return Column(name, slot, "scalar", Struct("<" + CODES[kind]), default, absent)
     if kind in ENUMS:
         storage = Struct("<" + CODES[STORAGE[kind]])
-        members = {int(member): member for member in ENUMS[kind]}
-        return Column(name, slot, "enum", storage, default, (default,), enum=ENUMS[kind], members=members)
+        return Column(name, slot, "enum", storage, default, (default,), enum=ENUMS[kind], members=_numbers(kind))
     if kind == "string":
         return Column(name, slot, "string")
     if kind in UNIONS:
@@ -81,5 +80,10 @@ def _vector(name: str, slot: int, element: str) -> Column:
     if element in TABLES:
         return Column(name, slot, "tables", table=TABLES[element])
     if element in ENUMS:
-        return Column(name, slot, "scalars", dtype=DTYPES[STORAGE[element]], enum=ENUMS[element])
+        dtype = DTYPES[STORAGE[element]]
+        return Column(name, slot, "scalars", dtype=dtype, enum=ENUMS[element], members=_numbers(element))
     return Column(name, slot, "scalars", dtype=DTYPES[element])
+
+
+def _numbers(enum: str) -> dict[int, Any]:
+    return {int(member): member for member in ENUMS[enum]}
