@@ -1,0 +1,8 @@
+"""The op vocabulary: one class per op, one file per family. Importing this package registers all of them."""
+
+from importlib import import_module
+
+FAMILIES = ("layout", "elementwise", "convolution")
+
+for _family in FAMILIES:
+    import_module(f"mnnconvert.ops.{_family}")

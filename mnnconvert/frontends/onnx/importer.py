@@ -1,0 +1,309 @@
+"""ONNX model -> graph: walks the nodes, applies the import rules, and reports everything that stands in the way at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mnnconvert.errors import ConversionError, Diagnostic, MnnConvertError
+from mnnconvert.frontends.onnx import rules  # noqa: F401  (registers the rules)
+from mnnconvert.frontends.onnx.node import OnnxNode
+from mnnconvert.frontends.onnx.registry import RULES, find
+from mnnconvert.frontends.onnx.tensors import NAMES, graph_type, tensor_of, to_graph_type
+from mnnconvert.ir import Builder, Dim, Graph, Shape, Tensor, Value
+from mnnconvert.ir.types import merge
+
+NODES_NAMED = 3  # nodes named per unsupported op
+
+
+class Importer:
+    """Translates one model. `sizes` fixes input shapes by name, `batch` an open first size."""
+
+    def __init__(self, model: Any, folder: Path, shapes: Mapping[str, Shape] | None = None, batch: int = 0):
+        self.model = model
+        self.folder = folder
+        self.shapes = dict(shapes or {})
+        self.batch = batch
+        self.opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
+        self.functions = {(f.domain, f.name): f for f in model.functions}
+        self.problems: list[Diagnostic] = []
+
+    def run(self) -> Graph:
+        """The graph; ConversionError with all problems when there are any."""
+        self._check_ops()
+        proto = self.model.graph
+        builder = Builder(Graph(name=proto.name))
+        builder.graph.metadata = {p.key: p.value for p in self.model.metadata_props}
+        scope = Scope(self, builder, proto.initializer, proto.sparse_initializer)
+        scope.declare(proto)
+        self._check_shape_names(proto)
+        for info in proto.input:
+            if info.name not in scope.initializers:
+                self._input(scope, info)
+        scope.translate(proto.node)
+        if self.problems:
+            raise ConversionError(self.problems)
+        self._outputs(scope, proto)
+        return builder.graph
+
+    def _check_ops(self) -> None:
+        missing: dict[tuple[str, str, int], list[str]] = {}
+        for node, opsets in self._all_nodes(self.model.graph.node, self.opsets):
+            domain = "" if node.domain == "ai.onnx" else node.domain
+            opset = opsets.get(domain, 1)
+            if (node.domain, node.op_type) not in self.functions and find(domain, node.op_type, opset) is None:
+                missing.setdefault((domain, node.op_type, opset), []).append(node.name or "/".join(node.output))
+        if missing:
+            raise ConversionError(_unsupported(*key, nodes) for key, nodes in missing.items())
+
+    def _all_nodes(self, nodes: Iterable[Any], opsets: Mapping[str, int]) -> Iterator[tuple[Any, Mapping[str, int]]]:
+        """Every node of a graph, its subgraphs and the functions it calls, with the opsets in force there."""
+        called: set[tuple[str, str]] = set()
+        stack = [(n, opsets) for n in nodes]
+        while stack:
+            node, current = stack.pop()
+            yield node, current
+            for attribute in node.attribute:
+                graphs = [attribute.g] if attribute.type == 5 else attribute.graphs
+                stack += [(n, current) for g in graphs for n in g.node]
+            function = self.functions.get((node.domain, node.op_type))
+            if function is not None and (node.domain, node.op_type) not in called:
+                called.add((node.domain, node.op_type))
+                inner = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in function.opset_import}
+                stack += [(n, {**current, **inner}) for n in function.node]
+
+    def _check_shape_names(self, proto: Any) -> None:
+        names = [i.name for i in proto.input]
+        for name in self.shapes:
+            if name not in names:
+                raise ConversionError.of("unknown-input", f"the model has no input '{name}'", inputs=", ".join(names))
+
+    def _input(self, scope: Scope, info: Any) -> None:
+        elem_type = _elem_type(info)
+        shape = self._input_shape(info)
+        value = scope.builder.input(info.name, graph_type(elem_type, info.name), shape)
+        scope.values[info.name] = value
+        _note_type(scope.builder.graph, info.name, elem_type, value.dtype)
+
+    def _input_shape(self, info: Any) -> Shape | None:
+        declared = _shape(info)
+        given = self.shapes.get(info.name)
+        if given is not None:
+            if declared is not None and len(given) != len(declared):
+                raise ConversionError.of("unknown-input", f"the input '{info.name}' has rank {len(declared)}, not {len(given)}")
+            for have, want in zip(declared or (), given, strict=False):
+                if isinstance(have, int) and have != want:
+                    raise ConversionError.of("unknown-input", f"a size of the input '{info.name}' is {have} in the model, not {want}")
+            return given
+        if self.batch and declared and not isinstance(declared[0], int):
+            return (self.batch, *declared[1:])
+        return declared
+
+    def _outputs(self, scope: Scope, proto: Any) -> None:
+        for info in proto.output:
+            value = scope.value(info.name)
+            scope.builder.output(value, info.name)
+            if info.type.WhichOneof("value") == "tensor_type" and _elem_type(info):
+                _note_type(scope.builder.graph, info.name, _elem_type(info), value.dtype)
+
+
+class Scope:
+    """The names that a list of nodes sees: a graph, the body of a function or of a loop."""
+
+    def __init__(self, importer: Importer, builder: Builder, initializers: Iterable[Any] = (), sparse: Iterable[Any] = (),
+                 opsets: Mapping[str, int] | None = None, parent: Scope | None = None, attributes: Mapping[str, Any] | None = None):  # fmt: skip
+        self.importer = importer
+        self.builder = builder
+        self.initializers = {t.name: t for t in initializers}
+        for tensor in sparse:
+            raise ConversionError.of("unsupported-type", f"'{tensor.values.name}' is a sparse tensor")
+        self.opsets = opsets or importer.opsets
+        self.parent = parent
+        self.attributes = dict(attributes or {})  # of the function call, by name
+        self.values: dict[str, Value] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.declared: dict[str, Any] = {}
+        self.poisoned: set[str] = set()
+
+    def declare(self, proto: Any) -> None:
+        """Take note of declared types and shapes; they complete what the rules cannot know."""
+        self.declared = {i.name: i for i in (*proto.input, *proto.output, *proto.value_info)}
+
+    def value(self, name: str) -> Value:
+        """The value of an ONNX name; an initializer becomes a constant when it is first asked for."""
+        if name in self.values:
+            return self.values[name]
+        tensor = self.source_tensor(name)
+        if tensor is not None and name in self.initializers:
+            self.values[name] = self.builder.constant(to_graph_type(tensor, name), name)
+            return self.values[name]
+        if self.parent is not None:
+            return self.parent.value(name)
+        raise ConversionError.of("bad-onnx-file", f"'{name}' is used before it is computed, or never")
+
+    def source_tensor(self, name: str) -> Tensor | None:
+        """The stored tensor of an initializer in its source element type, or None."""
+        if name in self.values and name not in self.initializers:
+            return None
+        if name in self.initializers:
+            if name not in self.tensors:
+                self.tensors[name] = tensor_of(self.initializers[name], self.importer.folder)
+            return self.tensors[name]
+        return self.parent.source_tensor(name) if self.parent is not None else None
+
+    def constant(self, name: str) -> np.ndarray | None:
+        """The content of a name, in its source type for an initializer."""
+        tensor = self.source_tensor(name)
+        return tensor.numpy() if tensor is not None else self.value(name).constant
+
+    def source_type(self, name: str) -> str:
+        """The declared source element type of a name, or that of its value."""
+        if name in self.initializers:
+            return NAMES.get(self.initializers[name].data_type, "")
+        if name in self.declared and _elem_type(self.declared[name]):
+            return NAMES.get(_elem_type(self.declared[name]), "")
+        if name in self.values or self.parent is None:
+            return str(self.value(name).dtype)
+        return self.parent.source_type(name)
+
+    def attribute(self, proto: Any) -> Any:
+        """The value of an attribute, looked up in the function call where it refers to one."""
+        if proto.ref_attr_name:
+            actual = self.attributes.get(proto.ref_attr_name)
+            return None if actual is None else (self.parent or self).attribute(actual)
+        kind = proto.type
+        if kind == 4:
+            return tensor_of(proto.t, self.importer.folder).numpy()
+        if kind == 5:
+            return proto.g
+        plain = {1: proto.f, 2: proto.i, 6: tuple(proto.floats), 7: tuple(proto.ints)}
+        if kind in plain:
+            return plain[kind]
+        if kind == 3:
+            return proto.s.decode("utf-8", "replace")
+        if kind == 8:
+            return tuple(s.decode("utf-8", "replace") for s in proto.strings)
+        raise ConversionError.of("unsupported-attribute", f"the attribute '{proto.name}' has a type that is not supported")
+
+    def translate(self, nodes: Sequence[Any]) -> None:
+        """Apply the rule of every node. A refused node poisons what depends on it, so that all problems are found."""
+        for proto in nodes:
+            if any(name in self.poisoned for name in proto.input):
+                self.poisoned.update(proto.output)
+                continue
+            try:
+                self._translate(proto)
+            except MnnConvertError as error:
+                self.importer.problems += [_located(d, proto) for d in error.diagnostics]
+                self.poisoned.update(proto.output)
+
+    def _translate(self, proto: Any) -> None:
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        function = self.importer.functions.get((proto.domain, proto.op_type))
+        if function is not None:
+            self._call(function, proto)
+            return
+        opset = self.opsets.get(domain, 1)
+        rule = find(domain, proto.op_type, opset)
+        if rule is None:
+            raise ConversionError(_unsupported(domain, proto.op_type, opset, [proto.name]))
+        node = OnnxNode(self, proto, opset)
+        first = next((o for o in proto.output if o), proto.op_type)
+        with self.builder.at(first, proto.name or first):
+            before = len(self.builder.graph.nodes)
+            result = rule.function(self.builder, node)
+        self._bind(proto, result if isinstance(result, tuple | list) else (result,), before)
+
+    def _bind(self, proto: Any, results: Sequence[Value | None], before: int) -> None:
+        """Give the results of a node their ONNX names."""
+        made = {v for n in self.builder.graph.nodes[before:] for v in n.outputs}
+        for name, value in zip(proto.output, results, strict=False):
+            if not name or value is None:
+                continue
+            if value in made:
+                made.discard(value)
+                self._rename(value, name)
+            self.values[name] = value
+            self._complete(name, value)
+        missing = [n for n, v in zip(proto.output, [*results, *[None] * len(proto.output)], strict=False) if n and v is None]
+        if missing:
+            raise ConversionError.of("unsupported-attribute", f"the output '{missing[0]}' of {proto.op_type} is not supported")
+
+    def _rename(self, value: Value, name: str) -> None:
+        producer = value.producer
+        self.builder.names.discard(value.name)
+        value.name = self.builder.unique(name)
+        if producer is not None and producer.output is value:
+            producer.name = value.name
+
+    def _complete(self, name: str, value: Value) -> None:
+        """Where our rule knows less than the model declares, believe the declaration."""
+        info = self.declared.get(name)
+        if info is not None and info.type.WhichOneof("value") == "tensor_type":
+            shape = _shape(info)
+            if shape is not None and (value.shape is None or len(value.shape) == len(shape)):
+                value.spec.shape = merge(value.shape, tuple(d if isinstance(d, int) else None for d in shape))
+
+    def _call(self, function: Any, proto: Any) -> None:
+        """Expand a model-local function in place."""
+        opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in function.opset_import}
+        defaults = {a.name: a for a in function.attribute_proto}
+        given = {a.name: a for a in proto.attribute}
+        inner = Scope(self.importer, self.builder, opsets={**self.opsets, **opsets}, parent=self, attributes={**defaults, **given})
+        inner.declared = {i.name: i for i in function.value_info}
+        for formal, actual in zip(function.input, proto.input, strict=False):
+            if actual:
+                inner.values[formal] = self.value(actual)
+        inner.translate(function.node)
+        for formal, actual in zip(function.output, proto.output, strict=False):
+            if actual and formal not in inner.poisoned:
+                self.values[actual] = inner.value(formal)
+            elif actual:
+                self.poisoned.add(actual)
+
+
+def _located(diagnostic: Diagnostic, proto: Any) -> Diagnostic:
+    """The diagnostic with the node's name and op, where it does not name them already."""
+    context = {"node": proto.name or "/".join(proto.output), "op": proto.op_type, **diagnostic.context}
+    return Diagnostic(diagnostic.reference, diagnostic.message, context, diagnostic.hint)
+
+
+def _unsupported(domain: str, op: str, opset: int, nodes: Sequence[str]) -> Diagnostic:
+    name = f"{domain}.{op}" if domain else op
+    newer = [r.since for r in RULES.get((domain, op), ())]
+    message = f"there is no import rule for {name}"
+    if newer:
+        message += f" of opset {opset} (the oldest is for opset {min(newer)})"
+    shown = ", ".join(nodes[:NODES_NAMED]) + (", ..." if len(nodes) > NODES_NAMED else "")
+    context = {"op": name, "opset": str(opset), "uses": str(len(nodes)), "nodes": shown}
+    return Diagnostic("unsupported-op", message, context, "`mnnconvert ops --framework ONNX` lists what is supported")
+
+
+def _elem_type(info: Any) -> int:
+    kind = info.type.WhichOneof("value")
+    if kind not in ("tensor_type", None):
+        raise ConversionError.of("unsupported-type", f"'{info.name}' is a {kind.replace('_type', '')}, not a tensor")
+    return info.type.tensor_type.elem_type if kind else 0
+
+
+def _shape(info: Any) -> Shape | None:
+    tensor = info.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(_dim(d, f"{info.name}.{i}") for i, d in enumerate(tensor.shape.dim))
+
+
+def _dim(dim: Any, unnamed: str) -> Dim:
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
+        return int(dim.dim_value)
+    return dim.dim_param or unnamed
+
+
+def _note_type(graph: Graph, name: str, elem_type: int, dtype: np.dtype) -> None:
+    """Remember the source type of an input or output where the graph has none like it."""
+    declared = NAMES.get(elem_type, "")
+    if declared != str(dtype) and declared in ("bool", "int64", "float16", "float64", "int16", "uint16", "uint32", "uint64"):
+        graph.source_types[name] = declared

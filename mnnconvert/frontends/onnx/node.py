@@ -1,0 +1,92 @@
+"""What an import rule sees of an ONNX node: operands as values, attributes with defaults, a way to refuse."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mnnconvert.errors import ConversionError
+from mnnconvert.ir import Value
+
+if TYPE_CHECKING:
+    from mnnconvert.frontends.onnx.importer import Scope
+
+
+class OnnxNode:
+    """One node being translated. Omitted optional operands and outputs have an empty name in ONNX."""
+
+    def __init__(self, scope: Scope, proto: Any, opset: int):
+        self.scope = scope
+        self.proto = proto
+        self.opset = opset
+        self._attributes = {a.name: a for a in proto.attribute}
+
+    @property
+    def op_type(self) -> str:
+        return self.proto.op_type
+
+    @property
+    def name(self) -> str:
+        """The node's name, or its first output's where it has none."""
+        return self.proto.name or next((o for o in self.proto.output if o), self.proto.op_type)
+
+    def has(self, index: int) -> bool:
+        """Whether operand `index` is given."""
+        return index < len(self.proto.input) and bool(self.proto.input[index])
+
+    def input(self, index: int) -> Value:
+        """Operand `index` as a value of the graph."""
+        if not self.has(index):
+            raise self.refuse(f"the operand {index} of {self.op_type} is missing")
+        return self.scope.value(self.proto.input[index])
+
+    def optional(self, index: int) -> Value | None:
+        """Operand `index`, or None when it is left out."""
+        return self.input(index) if self.has(index) else None
+
+    @property
+    def inputs(self) -> list[Value]:
+        """All operands that are given."""
+        return [self.scope.value(name) for name in self.proto.input if name]
+
+    def constant(self, index: int) -> np.ndarray | None:
+        """The content of operand `index` in its source element type (int64 stays int64), or None if not known."""
+        return self.scope.constant(self.proto.input[index]) if self.has(index) else None
+
+    def required_constant(self, index: int, what: str) -> np.ndarray:
+        """As `constant`; refuses the node when the content is not known."""
+        array = self.constant(index)
+        if array is None:
+            raise self.refuse(f"{what} of {self.op_type} must be known when the model is converted")
+        return array
+
+    def tensor(self, index: int) -> Any:
+        """The stored source tensor of operand `index` when it is an initializer, else None; nothing is loaded."""
+        return self.scope.source_tensor(self.proto.input[index]) if self.has(index) else None
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute: int, float, str, tuple of those, numpy array for tensors, GraphProto for graphs."""
+        proto = self._attributes.get(name)
+        return default if proto is None else self.scope.attribute(proto)
+
+    def has_attr(self, name: str) -> bool:
+        return name in self._attributes
+
+    def source_type(self, index: int) -> str:
+        """The source element type of operand `index` by its ONNX name ("int64", "bool", ...), as far as it is declared."""
+        return self.scope.source_type(self.proto.input[index]) if self.has(index) else ""
+
+    def wants(self, index: int) -> bool:
+        """Whether output `index` is asked for."""
+        return index < len(self.proto.output) and bool(self.proto.output[index])
+
+    @property
+    def output_count(self) -> int:
+        return len(self.proto.output)
+
+    def refuse(self, message: str, hint: str = "", reference: str = "unsupported-attribute") -> ConversionError:
+        """An error that names this node; raise it."""
+        return ConversionError.of(
+            reference, message, hint=hint, node=self.name, op=self.op_type, opset=self.opset, domain=self.proto.domain or "ai.onnx"
+        )

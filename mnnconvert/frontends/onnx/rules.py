@@ -1,0 +1,8 @@
+"""Imports every file of import rules, which registers them."""
+
+from importlib import import_module
+
+FAMILIES = ("elementwise", "convolution")
+
+for _family in FAMILIES:
+    import_module(f"mnnconvert.frontends.onnx.{_family}")

@@ -1,0 +1,245 @@
+"""Tensors are a protocol: element type, shape, an array on demand, and "write yourself to this stream".
+
+A weight is never copied to be loaded and never held twice: data in files stay there until they are asked for, a cast
+or a transpose is done when the result is written, and coded weights are decoded by whoever needs numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO, Protocol, runtime_checkable
+
+import numpy as np
+
+from mnnconvert.errors import ConversionError
+from mnnconvert.ir.coded import CodedWeights
+from mnnconvert.ir.types import F32
+
+CHUNK = 16 << 20  # bytes moved at a time when data are streamed
+SAMPLE = 4096  # bytes looked at on either end before a whole tensor is hashed
+
+
+@runtime_checkable
+class Tensor(Protocol):
+    """A constant array, wherever its data are."""
+
+    @property
+    def dtype(self) -> np.dtype: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def nbytes(self) -> int: ...
+    def numpy(self) -> np.ndarray: ...
+    def write_to(self, stream: BinaryIO) -> None: ...
+
+
+class _Sized:
+    """What follows from element type and shape."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+
+@dataclass(eq=False, slots=True)
+class ArrayTensor(_Sized):
+    """A tensor in memory."""
+
+    array: np.ndarray
+
+    @property
+    def dtype(self) -> np.dtype:  # type: ignore[override]
+        return self.array.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return tuple(self.array.shape)
+
+    def numpy(self) -> np.ndarray:
+        return self.array
+
+    def write_to(self, stream: BinaryIO) -> None:
+        write_array(self.array, stream)
+
+
+@dataclass(eq=False)
+class FileTensor(_Sized):
+    """A tensor whose little-endian data lie in a file; read when asked for, streamed when written."""
+
+    path: Path
+    offset: int
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    def numpy(self) -> np.ndarray:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                array = np.fromfile(file, self.dtype, self.size)
+        except OSError as error:
+            raise ConversionError.of("unreadable-file", f"cannot read '{self.path}': {error.strerror}") from error
+        if array.size != self.size:
+            raise ConversionError.of("truncated-file", f"'{self.path}' ended while {self.nbytes} bytes were read")
+        return array.reshape(self.shape)
+
+    def write_to(self, stream: BinaryIO) -> None:
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            left = self.nbytes
+            while left:
+                chunk = file.read(min(CHUNK, left))
+                if not chunk:
+                    raise ConversionError.of("truncated-file", f"'{self.path}' ended {left} bytes too early")
+                stream.write(chunk)
+                left -= len(chunk)
+
+    def memmap(self) -> np.ndarray:
+        """The data mapped into memory, for those who walk over them in pieces."""
+        return np.memmap(self.path, self.dtype, "r", self.offset, self.shape) if self.size else self.numpy()
+
+
+@dataclass(eq=False)
+class LazyTensor(_Sized):
+    """An element-wise or layout change (cast, transpose, reshape) of another tensor, not yet done."""
+
+    source: Tensor
+    compute: Callable[[np.ndarray], np.ndarray]
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    def numpy(self) -> np.ndarray:
+        return self.compute(self.source.numpy()).astype(self.dtype, copy=False).reshape(self.shape)
+
+    def write_to(self, stream: BinaryIO) -> None:
+        write_array(self.numpy(), stream)
+
+
+@dataclass(eq=False)
+class TransposedMatrix(_Sized):
+    """A matrix read column by column, so that not even its transpose is held whole."""
+
+    source: Tensor
+
+    @property
+    def dtype(self) -> np.dtype:  # type: ignore[override]
+        return self.source.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        rows, columns = self.source.shape
+        return (columns, rows)
+
+    def numpy(self) -> np.ndarray:
+        return np.ascontiguousarray(self._matrix().T)
+
+    def _matrix(self) -> np.ndarray:
+        return self.source.memmap() if isinstance(self.source, FileTensor) else self.source.numpy()
+
+    def row_blocks(self) -> Iterator[np.ndarray]:
+        """The rows of the transpose, in blocks of a few megabytes."""
+        matrix = self._matrix()
+        step = max(1, CHUNK // max(1, matrix.shape[0] * matrix.itemsize))
+        for start in range(0, matrix.shape[1], step):
+            yield np.ascontiguousarray(matrix[:, start : start + step].T)
+
+    def write_to(self, stream: BinaryIO) -> None:
+        for block in self.row_blocks():
+            write_array(block, stream)
+
+
+@dataclass(eq=False)
+class HalfTensor(_Sized):
+    """Numbers stored as float16; reads as float32."""
+
+    stored: Tensor
+    dtype: np.dtype = F32
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.stored.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self.stored.nbytes
+
+    def numpy(self) -> np.ndarray:
+        return self.stored.numpy().astype(F32)
+
+    def write_to(self, stream: BinaryIO) -> None:
+        write_array(self.numpy(), stream)
+
+
+@dataclass(eq=False)
+class CodedTensor(_Sized):
+    """Weights kept as integer codes with scales; reads as float32."""
+
+    coded: CodedWeights
+    shape: tuple[int, ...]
+    dtype: np.dtype = F32
+
+    @property
+    def nbytes(self) -> int:
+        return self.coded.nbytes_encoded
+
+    def numpy(self) -> np.ndarray:
+        return self.decoded
+
+    @cached_property
+    def decoded(self) -> np.ndarray:
+        return self.coded.decode().reshape(self.shape)
+
+    def write_to(self, stream: BinaryIO) -> None:
+        write_array(self.numpy(), stream)
+
+
+def write_array(array: np.ndarray, stream: BinaryIO) -> None:
+    """Write an array little-endian in row order, in pieces."""
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
+    for start in range(0, flat.size, CHUNK):
+        stream.write(memoryview(flat[start : start + CHUNK]))
+
+
+class _Digest:
+    """A write-only stream that keeps a digest of what it was given."""
+
+    def __init__(self) -> None:
+        self.hash = hashlib.blake2b(digest_size=16)
+
+    def write(self, data: bytes) -> int:
+        self.hash.update(data)
+        return len(data)
+
+
+def content_digest(tensor: Tensor) -> bytes:
+    """A digest of element type, shape and data."""
+    digest = _Digest()
+    digest.write(f"{tensor.dtype}{tensor.shape}".encode())
+    tensor.write_to(digest)  # type: ignore[arg-type]
+    return digest.hash.digest()
+
+
+def fingerprint(tensor: Tensor) -> tuple[object, ...]:
+    """A cheap key that equal tensors share: type, shape, and both ends of the data where those are at hand."""
+    ends = b""
+    if isinstance(tensor, ArrayTensor) and tensor.array.flags.c_contiguous and tensor.array.size:
+        flat = tensor.array.reshape(-1).view(np.uint8)
+        ends = flat[:SAMPLE].tobytes() + flat[-SAMPLE:].tobytes()
+    elif isinstance(tensor, FileTensor):
+        with tensor.path.open("rb") as file:
+            file.seek(tensor.offset)
+            ends = file.read(min(SAMPLE, tensor.nbytes))
+            file.seek(tensor.offset + max(0, tensor.nbytes - SAMPLE))
+            ends += file.read(min(SAMPLE, tensor.nbytes))
+    return (type(tensor).__name__, str(tensor.dtype), tensor.shape, ends)

@@ -1,0 +1,202 @@
+"""Load a model and run it. The reference backend computes every op with its numpy definition."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mnnconvert.errors import ConversionError, Diagnostic, MnnConvertError, UsageError
+from mnnconvert.ir import Graph, Node, Shape, Value
+from mnnconvert.ir.types import format_shape
+from mnnconvert.ops.layout import Opaque
+from mnnconvert.schema.reader import read_model
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Name, element type as the source framework declares it, and shape of an input or output."""
+
+    name: str
+    dtype: np.dtype
+    shape: Shape | None
+
+
+@dataclass(frozen=True)
+class OpTime:
+    """Time and result bytes of one op in a profiled run."""
+
+    name: str
+    kind: str
+    seconds: float
+    nbytes: int
+
+
+class Session:
+    """A model that is ready to run.
+
+    Sizes may differ from run to run wherever the model leaves them open. Feeds of another float or integer type are
+    converted when nothing is lost.
+    """
+
+    backend = "reference"
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.inputs = [TensorInfo(v.name, self._declared(v.name, v), v.shape) for v in graph.inputs]
+        self.outputs = [TensorInfo(name, self._declared(name, v), v.shape) for name, v in graph.outputs]
+        self._values = {v.name: v for v in graph.values()}
+        _refuse_opaque(graph)
+
+    def _declared(self, name: str, value: Value) -> np.dtype:
+        return np.dtype(self.graph.source_types.get(name, str(value.dtype)))
+
+    def run(self, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None) -> Arrays:
+        """The named outputs (all by default); any intermediate value may be named. Raises `bad-input`, `run-failed`."""
+        wanted = self._wanted(outputs)
+        arrays = _Execution(self.graph, {v for _, v in wanted}).run(self._check(feeds))
+        return {name: self._restore(name, arrays[value]) for name, value in wanted}
+
+    def profile(self, feeds: Mapping[str, Any]) -> list[OpTime]:
+        """Time and result bytes of every op, in order of execution."""
+        times: list[OpTime] = []
+
+        def record(node: Node, seconds: float, results: Sequence[np.ndarray]) -> None:
+            times.append(OpTime(node.name, node.op.kind, seconds, sum(r.nbytes for r in results)))
+
+        _Execution(self.graph, self.graph.output_values, record).run(self._check(feeds))
+        return times
+
+    def _wanted(self, outputs: Sequence[str] | None) -> list[tuple[str, Value]]:
+        if outputs is None:
+            return self.graph.outputs
+        named = dict(self._values) | dict(self.graph.outputs)
+        unknown = [name for name in outputs if name not in named]
+        if unknown:
+            raise UsageError.of("bad-input", f"the model has no value '{unknown[0]}'", outputs=", ".join(o.name for o in self.outputs))
+        return [(name, named[name]) for name in outputs]
+
+    def _check(self, feeds: Mapping[str, Any]) -> dict[Value, np.ndarray]:
+        names = [v.name for v in self.graph.inputs]
+        problems = [f"there is no input '{name}'" for name in feeds if name not in names]
+        problems += [f"the input '{name}' is missing" for name in names if name not in feeds]
+        if problems:
+            raise UsageError.of("bad-input", "; ".join(problems), inputs=", ".join(names))
+        symbols: dict[str, int] = {}
+        return {v: _convert(np.asarray(feeds[v.name]), v, symbols) for v in self.graph.inputs}
+
+    def _restore(self, name: str, array: np.ndarray) -> np.ndarray:
+        """The output as the source declares it: a bool is a bool again."""
+        declared = self.graph.source_types.get(name)
+        return array != 0 if declared == "bool" else np.asarray(array)
+
+
+def load(path: str | Path) -> Session:
+    """A session for a `.mnn` file."""
+    return Session(read_model(Path(path)))
+
+
+def _refuse_opaque(graph: Graph) -> None:
+    unknown = Counter(n.op.kind for g in graph.graphs() for n in g.nodes if isinstance(n.op, Opaque))
+    if unknown:
+        raise ConversionError(
+            Diagnostic("unsupported-op", f"the executor does not know the op {kind}", {"uses": str(count)})
+            for kind, count in unknown.items()
+        )
+
+
+def _convert(array: np.ndarray, value: Value, symbols: dict[str, int]) -> np.ndarray:
+    """A feed in the element type of the graph; UsageError where type, rank or size do not fit."""
+    _check_shape(array, value, symbols)
+    if array.dtype == value.dtype:
+        return array
+    if array.dtype.kind not in "fiub" or (array.dtype.kind == "f") != (value.dtype.kind == "f"):
+        raise UsageError.of("bad-input", f"the input '{value.name}' takes {value.dtype}, not {array.dtype}")
+    with np.errstate(over="ignore"):
+        converted = array.astype(value.dtype)
+    if value.dtype.kind != "f" and not np.array_equal(converted.astype(np.int64), array.astype(np.int64)):
+        raise UsageError.of("bad-input", f"the input '{value.name}' holds values that {value.dtype} cannot hold")
+    return converted
+
+
+def _check_shape(array: np.ndarray, value: Value, symbols: dict[str, int]) -> None:
+    expected = value.shape
+    fits = expected is None or len(expected) == array.ndim
+    for size, dim in zip(array.shape, expected or (), strict=False):
+        if isinstance(dim, int):
+            fits &= size == dim
+        elif isinstance(dim, str):
+            fits &= symbols.setdefault(dim, size) == size
+    if not fits:
+        known = {k: v for k, v in symbols.items() if any(d == k for d in expected or ())}
+        bound = ", ".join(f"{k} = {v}" for k, v in known.items())
+        raise UsageError.of(
+            "bad-input", f"the input '{value.name}' takes {format_shape(expected)}, not {list(array.shape)}", sizes=bound
+        )
+
+
+Recorder = Callable[[Node, float, Sequence[np.ndarray]], None]
+
+
+class _Execution:
+    """One run over a graph: computes node by node and lets go of what nobody reads any more."""
+
+    def __init__(self, graph: Graph, wanted: Iterable[Value], record: Recorder | None = None):
+        self.graph = graph
+        self.wanted = set(wanted)
+        self.record = record
+
+    def run(self, feeds: dict[Value, np.ndarray]) -> dict[Value, np.ndarray]:
+        arrays = dict(feeds)
+        left = Counter(v for n in self.graph.nodes for v in n.inputs)
+        for node in self.graph.nodes:
+            self._run_node(node, arrays)
+            for value in node.inputs:
+                left[value] -= 1
+                if not left[value] and value not in self.wanted:
+                    arrays.pop(value, None)
+        for value in self.wanted:
+            if value.tensor is not None:
+                arrays[value] = value.tensor.numpy()
+        return arrays
+
+    def _run_node(self, node: Node, arrays: dict[Value, np.ndarray]) -> None:
+        operands = [arrays[v] if v.tensor is None else v.tensor.numpy() for v in node.inputs]
+        started = time.perf_counter()
+        results = self._compute(node, operands)
+        if self.record is not None:
+            self.record(node, time.perf_counter() - started, results)
+        arrays.update(zip(node.outputs, results, strict=False))
+
+    def _compute(self, node: Node, operands: list[np.ndarray]) -> Sequence[np.ndarray]:
+        try:
+            with np.errstate(all="ignore"):
+                result = node.op.ref(*operands, call=self._call) if node.op.subgraphs() else node.op.ref(*operands)
+        except MnnConvertError:
+            raise
+        except (ValueError, IndexError, TypeError, ZeroDivisionError, MemoryError, OverflowError) as error:
+            shapes = ", ".join(str(list(o.shape)) for o in operands)
+            raise ConversionError.of("run-failed", f"{node.op.kind} failed: {error}", node=node.name, operands=shapes) from error
+        results = result if isinstance(result, tuple) else (result,)
+        return [np.asarray(r) for r in results]
+
+    def _call(self, name: str, operands: list[np.ndarray]) -> list[np.ndarray]:
+        """Run a subgraph, for ops of control flow."""
+        inner = self._find(name)
+        execution = _Execution(inner, inner.output_values)
+        execution._find = self._find  # type: ignore[method-assign]
+        arrays = execution.run(dict(zip(inner.inputs, operands, strict=True)))
+        return [arrays[v] for _, v in inner.outputs]
+
+    def _find(self, name: str) -> Graph:
+        for inner in self.graph.graphs():
+            if name in inner.subgraphs:
+                return inner.subgraphs[name]
+        raise ConversionError.of("bad-mnn-file", f"there is no subgraph '{name}'")

@@ -1,0 +1,249 @@
+"""MNN file -> graph. Nothing in the file is trusted: sizes, indices and lengths are checked before use."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mnnconvert.ops  # noqa: F401  (registers the ops)
+from mnnconvert.errors import ConversionError, MnnConvertError
+from mnnconvert.ir import F32, ArrayTensor, CodedTensor, CodedWeights, Graph, HalfTensor, Node, Spec, Value
+from mnnconvert.ir.types import Shape
+from mnnconvert.ops.base import READERS, Op
+from mnnconvert.ops.layout import Opaque
+from mnnconvert.schema import codec, flatbuffer, tables
+from mnnconvert.schema.base import Table
+from mnnconvert.schema.forms import Fields
+from mnnconvert.schema.weights import DATA_TYPES, WeightSource
+from mnnconvert.schema.writer import META_KEY
+
+
+def map_file(path: Path) -> memoryview:
+    """The bytes of a file, mapped into memory."""
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size == 0:
+                raise ConversionError.of("bad-mnn-file", f"'{path}' is empty", file=path)
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except FileNotFoundError as error:
+        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path) from error
+    except OSError as error:
+        raise ConversionError.of("unreadable-file", f"cannot read '{path}': {error.strerror}", file=path) from error
+
+
+def read_net(path: Path) -> tables.Net:
+    """The root table of a file."""
+    try:
+        net = flatbuffer.read(map_file(path), tables.Net)
+    except MnnConvertError as error:
+        for diagnostic in error.diagnostics:
+            diagnostic.context.setdefault("file", str(path))
+        raise
+    if net.oplists is None or net.tensorName is None:
+        raise ConversionError.of("bad-mnn-file", f"'{path}' has no ops or no tensor names", file=path)
+    return net  # type: ignore[no-any-return]
+
+
+def read_model(path: Path) -> Graph:
+    """The graph of a `.mnn` file; weights in `path`.weight are read when they are used."""
+    net = read_net(path)
+    return graph_of(net, WeightSource(Path(f"{path}.weight")))
+
+
+def graph_of(net: tables.Net, weights: WeightSource) -> Graph:
+    """The graph of tables that were read."""
+    metadata = _metadata(net)
+    extra = json.loads(metadata.pop(META_KEY, "{}"))
+    graph = Graph(metadata=metadata, source=_source_name(net.sourceType), source_types=extra.get("types", {}))
+    scope = _Scope(graph, net.tensorName or [], weights)
+    scope.read_ops(net.oplists or [])
+    scope.restore_symbols(extra.get("shapes", {}))
+    scope.set_outputs(net.outputName)
+    for sub in net.subgraphs or []:
+        graph.subgraphs[sub.name or ""] = _subgraph(sub, weights)
+    scope.infer()
+    return graph
+
+
+def _source_name(number: int) -> str:
+    return tables.NetSource(number).name if number in list(tables.NetSource) else "ONNX"
+
+
+def _metadata(net: tables.Net) -> dict[str, str]:
+    """Metadata pairs; a buffer that is not one of ours in form is left unread."""
+    if net.extraInfo is None or net.extraInfo.buffer is None or not len(net.extraInfo.buffer):
+        return {}
+    extra: Any = flatbuffer.read(np.asarray(net.extraInfo.buffer).tobytes(), tables.Extra)
+    return {a.key: a.s or "" for a in extra.attr or [] if a.key}
+
+
+def _subgraph(sub: tables.SubGraphProto, weights: WeightSource) -> Graph:
+    graph = Graph(name=sub.name or "")
+    scope = _Scope(graph, sub.tensors or [], weights)
+    scope.read_ops(sub.nodes or [])
+    graph.inputs = [scope.value(int(i)) for i in (sub.inputs if sub.inputs is not None else ())]
+    outputs = [scope.value(int(i)) for i in (sub.outputs if sub.outputs is not None else ())]
+    graph.outputs = [(v.name, v) for v in outputs]
+    scope.infer()
+    return graph
+
+
+class _Scope:
+    """One tensor-name table and its ops."""
+
+    def __init__(self, graph: Graph, names: Sequence[str], weights: WeightSource):
+        self.graph = graph
+        self.names = names
+        self.weights = weights
+        self.values: dict[int, Value] = {}
+
+    def value(self, index: int) -> Value:
+        """The value of a tensor index."""
+        if not 0 <= index < len(self.names):
+            raise ConversionError.of("bad-mnn-file", f"tensor index {index} is outside the table of {len(self.names)} names")
+        if index not in self.values:
+            self.values[index] = Value(self.names[index] or f"tensor_{index}", Spec(F32))
+        return self.values[index]
+
+    def _values(self, indexes: Any) -> list[Value]:
+        return [] if indexes is None else [self.value(int(i)) for i in indexes]
+
+    def read_ops(self, ops: Sequence[tables.Op]) -> None:
+        """Inputs and constants become values, everything else nodes."""
+        for op in ops:
+            outputs = self._values(op.outputIndexes)
+            if op.type == tables.OpType.Input:
+                self._input(op, outputs)
+            elif op.type in (tables.OpType.Const, tables.OpType.TrainableParam):
+                self._constant(op, outputs)
+            else:
+                self._node(op, outputs)
+
+    def _input(self, op: tables.Op, outputs: list[Value]) -> None:
+        main = op.main
+        if not isinstance(main, tables.Input) or len(outputs) != 1:
+            raise ConversionError.of("bad-mnn-file", f"the input '{op.name}' has no description")
+        shape: Shape | None = None
+        if main.dims is not None:
+            shape = tuple(int(d) if d >= 0 else f"{outputs[0].name}.{i}" for i, d in enumerate(np.asarray(main.dims)))
+        dtype = DATA_TYPES.get(main.dtype, F32)
+        outputs[0].spec = Spec(F32 if dtype.itemsize == 2 else dtype, shape)
+        self.graph.inputs.append(outputs[0])
+
+    def restore_symbols(self, shapes: dict[str, list[Any]]) -> None:
+        """Give symbolic sizes the names they had in the source."""
+        for value in self.graph.inputs:
+            named = shapes.get(value.name)
+            if named is not None and value.shape is not None and len(named) == len(value.shape):
+                value.spec.shape = tuple(named)
+
+    def _constant(self, op: tables.Op, outputs: list[Value]) -> None:
+        if not isinstance(op.main, tables.Blob) or len(outputs) != 1:
+            raise ConversionError.of("bad-mnn-file", f"the constant '{op.name}' has no data")
+        outputs[0].tensor = tensor = self.weights.blob(op.main)
+        small = isinstance(tensor, ArrayTensor) and tensor.array.size <= 64
+        outputs[0].spec = Spec(tensor.dtype, tuple(tensor.shape), tensor.numpy() if small else None)
+
+    def _node(self, op: tables.Op, outputs: list[Value]) -> None:
+        inputs = self._values(op.inputIndexes)
+        name = op.name or (outputs[0].name if outputs else "")
+        kind = tables.OpType(op.type).name if op.type in list(tables.OpType) else f"OpType {op.type}"
+        reader = READERS.get(kind)
+        made: Any
+        if reader is None:
+            made = Opaque(int(op.type), kind, op.main, len(outputs))
+        else:
+            made = _parse(reader, kind, op, name)
+            inputs = self._embedded(made, op, inputs, name)
+        self.graph.nodes.append(Node(made, inputs, outputs, name, (name,)))
+
+    def _embedded(self, made: Op, op: tables.Op, inputs: list[Value], name: str) -> list[Value]:
+        """The operands, those stored in the table included."""
+        if not made.embedded or len(inputs) > len(made.embedded) or op.main is None:
+            return inputs
+        found = self.weights.embedded(op.main, made.embedded)
+        if not found:
+            return inputs
+        counts = {key: _count(data) for key, data in found.items()}
+        shapes = made.embedded_shapes(Fields(op.main), {key: counts.get(key, 0) for key in made.embedded})
+        common = getattr(op.main, "common", None)
+        rows = common.outputCount if common is not None else 0
+        stored = []
+        for key, shape in zip(made.embedded, shapes, strict=True):
+            sizes = tuple(int(d) for d in shape if isinstance(d, int))
+            tensor = _tensor_of(found.get(key), sizes, f"{name}.{key}", rows)
+            stored.append(Value(f"{name}.{key}", Spec(F32, sizes), tensor))
+        return [inputs[0], *stored, *inputs[1:]]
+
+    def set_outputs(self, names: Sequence[str] | None) -> None:
+        """The named outputs, or what is produced and never read."""
+        by_name = {v.name: v for v in self.values.values()}
+        if names:
+            unknown = [n for n in names if n not in by_name]
+            if unknown:
+                raise ConversionError.of("bad-mnn-file", f"the output '{unknown[0]}' is no tensor of the file")
+            self.graph.outputs = [(n, by_name[n]) for n in names]
+            return
+        results = [v for node in self.graph.nodes for v in node.outputs if not v.users]
+        self.graph.outputs = [(v.name, v) for v in results]
+
+    def infer(self) -> None:
+        """Run the shape rules where they apply; what they cannot say stays unknown."""
+        for node in self.graph.nodes:
+            if node.op.subgraphs():
+                continue
+            try:
+                result = node.op.infer(*(v.spec for v in node.inputs))
+            except (ValueError, TypeError) as error:
+                raise ConversionError.of(
+                    "bad-mnn-file", f"the op '{node.name}' ({node.op.kind}) does not fit its operands: {error}"
+                ) from error
+            specs = (result,) if isinstance(result, Spec) else result
+            for value, spec in zip(node.outputs, specs, strict=False):
+                value.spec = spec
+
+
+def _parse(reader: type[Op], kind: str, op: tables.Op, name: str) -> Op:
+    fields: Any = Fields(op.main) if isinstance(op.main, Table) else {}
+    try:
+        return reader.parse(kind, fields)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ConversionError.of("bad-mnn-file", f"the op '{name}' ({kind}) has parameters that do not fit: {error}") from error
+
+
+def _count(data: Any) -> int:
+    if isinstance(data, codec.IDSTFields):
+        return codec.element_count(data)
+    return int(data.size)
+
+
+def _tensor_of(data: Any, shape: tuple[int, ...], name: str, rows: int) -> Any:
+    """A tensor of the given shape from what a table holds; a coding has one scale (or more) for each of `rows`."""
+    count = int(np.prod(shape, dtype=np.int64))
+    if data is None:
+        return ArrayTensor(np.zeros(shape, np.float32))
+    if isinstance(data, codec.IDSTFields):
+        return _coded_tensor(data, shape, rows)
+    if data.size != count:
+        raise ConversionError.of("bad-mnn-file", f"'{name}' holds {data.size} numbers instead of {count}")
+    if isinstance(data, np.ndarray):
+        return ArrayTensor(data.reshape(shape))
+    data.shape = shape
+    return data
+
+
+def _coded_tensor(fields: codec.IDSTFields, shape: tuple[int, ...], rows: int) -> Any:
+    if fields.type == 3:
+        count = int(np.prod(shape, dtype=np.int64))
+        if fields.buffer.size != 2 * count:
+            raise ConversionError.of("bad-weight-coding", f"a half weight holds {fields.buffer.size} bytes instead of {2 * count}")
+        return HalfTensor(ArrayTensor(fields.buffer.view(np.float16).reshape(shape)))
+    decoded = codec.decode(fields, rows, int(np.prod(shape, dtype=np.int64)) // max(rows, 1))
+    if isinstance(decoded, CodedWeights):
+        return CodedTensor(decoded, shape)
+    return ArrayTensor(np.asarray(decoded, np.float32).reshape(shape))

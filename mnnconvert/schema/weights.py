@@ -1,0 +1,235 @@
+"""Constants in a file: blobs, weights inside op tables, coded and half weights, and the external weight file.
+
+The external file is a plain concatenation without header or padding; tables refer to it by byte offset and sizes
+in an `external` vector, whose layout differs by table (see `ExternalFile.place`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+
+from mnnconvert.errors import ConversionError
+from mnnconvert.ir import F16, F32, ArrayTensor, CodedTensor, FileTensor, HalfTensor, LazyTensor, Tensor
+from mnnconvert.schema import codec, tables
+from mnnconvert.schema.base import Table
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+VECTORS = {"float32": "float32s", "int32": "int32s", "uint8": "uint8s", "int8": "int8s"}
+BLOB_TYPES = {"float32": tables.DataType.DT_FLOAT, "int32": tables.DataType.DT_INT32,
+              "uint8": tables.DataType.DT_UINT8, "int8": tables.DataType.DT_INT8}  # fmt: skip
+DATA_TYPES: dict[int, np.dtype] = {
+    tables.DataType.DT_FLOAT: F32, tables.DataType.DT_INT32: np.dtype("int32"), tables.DataType.DT_HALF: F16,
+    tables.DataType.DT_UINT8: np.dtype("uint8"), tables.DataType.DT_QUINT8: np.dtype("uint8"),
+    tables.DataType.DT_INT8: np.dtype("int8"), tables.DataType.DT_QINT8: np.dtype("int8"),
+    tables.DataType.DT_BFLOAT16: BF16, tables.DataType.DT_QINT32: np.dtype("int32"),
+}  # fmt: skip
+EXTERNAL_ELEMENTS = 1024  # constants up to this many elements stay inside the model file
+
+
+@dataclass
+class ExternalFile:
+    """Collects what goes to the external weight file; equal parts given twice (by identity) are placed once."""
+
+    parts: list[Any] = field(default_factory=list)
+    size: int = 0
+    placed: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def place(self, *parts: Any) -> np.ndarray:
+        """[offset, bytes of each part ...] for parts that follow one another."""
+        key = tuple(id(p) for p in parts)
+        if key not in self.placed:
+            self.placed[key] = self.size
+            self.parts += parts
+            self.size += sum(p.nbytes for p in parts)
+        return np.array([self.placed[key], *(p.nbytes for p in parts)], np.int64)
+
+    def write(self, stream: BinaryIO) -> None:
+        """Stream all parts in order."""
+        for part in self.parts:
+            if isinstance(part, np.ndarray):
+                ArrayTensor(part).write_to(stream)
+            else:
+                part.write_to(stream)
+
+
+class WeightStore:
+    """Turns tensors into what tables hold; a tensor that several ops use becomes one vector in the file."""
+
+    def __init__(self, external: ExternalFile | None = None):
+        self.external = external
+        self._vectors: dict[int, Any] = {}
+        self._codings: dict[int, _Coding] = {}
+        self._alive: list[Tensor] = []  # keeps the ids above valid
+
+    def vector(self, tensor: Tensor) -> Any:
+        """The array of a tensor in memory, flat; any other tensor is its own payload."""
+        if not isinstance(tensor, ArrayTensor):
+            return tensor
+        if id(tensor.array) not in self._vectors:
+            self._alive.append(tensor)
+            self._vectors[id(tensor.array)] = np.ascontiguousarray(tensor.array).reshape(-1)
+        return self._vectors[id(tensor.array)]
+
+    def blob(self, tensor: Tensor) -> tables.Blob:
+        """The table of a constant. Halves stay inside the model file, as the runtime wants them."""
+        dims = np.array(tensor.shape, np.int32)
+        if isinstance(tensor, HalfTensor):
+            data = tensor.stored.numpy().reshape(-1).view(np.uint8)
+            return tables.Blob(dims=dims, dataType=tables.DataType.DT_HALF, uint8s=data)
+        name = str(tensor.dtype)
+        if name not in VECTORS:
+            raise ConversionError.of("unwritable-type", f"a constant of {name} cannot be written to an MNN file")
+        blob = tables.Blob(dims=dims, dataType=BLOB_TYPES[name])
+        if self.external is not None and math.prod(tensor.shape) > EXTERNAL_ELEMENTS:
+            blob.external = self.external.place(self.vector(tensor))
+        elif tensor.nbytes:
+            setattr(blob, VECTORS[name], self.vector(tensor))
+        return blob
+
+    def embed(self, table: Table, names: Sequence[str], tensors: Sequence[Tensor]) -> None:
+        """Store constant operands inside an op's table, or in the external file where the table can refer to it."""
+        first = tensors[0]
+        if isinstance(first, CodedTensor | HalfTensor) and isinstance(table, tables.Convolution2D):
+            self._embed_coded(table, self._coding(first), tensors[1])
+        elif self.external is not None and hasattr(table, "external") and not isinstance(table, tables.Convolution3D):
+            table.external = self.external.place(*(self.vector(t) for t in tensors))
+        else:
+            for name, tensor in zip(names, tensors, strict=True):
+                setattr(table, name, self.vector(tensor))
+
+    def _coding(self, tensor: CodedTensor | HalfTensor) -> _Coding:
+        if id(tensor) not in self._codings:
+            self._alive.append(tensor)
+            coded = isinstance(tensor, CodedTensor)
+            fields = codec.encode(tensor.coded) if coded else codec.encode_half(tensor.stored.numpy())  # type: ignore[union-attr]
+            self._codings[id(tensor)] = _Coding.of(fields)
+        return self._codings[id(tensor)]
+
+    def _embed_coded(self, table: tables.Convolution2D, coding: _Coding, bias: Tensor) -> None:
+        """`external` of a coded weight: [offset, buffer, alpha, bias, index] bytes."""
+        table.quanParameter = quan = tables.IDSTQuan(**coding.scalars)
+        if self.external is not None:
+            parts = coding.buffer, coding.alpha, self.vector(bias), _NOTHING
+            table.external = self.external.place(*parts)
+            return
+        quan.buffer = coding.buffer
+        if quan.scaleStorage == tables.ScaleStorageType.FP16:
+            quan.alphaFp16 = coding.alpha
+        elif coding.alpha.size:
+            quan.alpha = coding.alpha
+        table.bias = self.vector(bias)
+
+
+_NOTHING = np.empty(0, np.uint8)
+
+
+@dataclass
+class _Coding:
+    """A coded weight as it stands in `IDSTQuan`: two vectors and the scalars."""
+
+    buffer: np.ndarray
+    alpha: np.ndarray
+    scalars: dict[str, Any]
+
+    @classmethod
+    def of(cls, fields: codec.IDSTFields) -> _Coding:
+        half = fields.alpha_half is not None
+        alpha = fields.alpha_half.view(np.uint16) if fields.alpha_half is not None else fields.alpha
+        storage = tables.ScaleStorageType.FP16 if half else tables.ScaleStorageType.FP32
+        scalars = {name: getattr(fields, name) for name in ("type", "aMaxOrBits", "aMin", "readType", "shapeInt32", "quantScale")}
+        buffer = fields.buffer.view(np.int8)
+        return cls(buffer, alpha if alpha is not None else _NOTHING, {**scalars, "scaleStorage": storage})
+
+
+class WeightSource:
+    """Gives the tensors that tables of a read file refer to, inline or in the external weight file."""
+
+    def __init__(self, path: Path | None):
+        self.path = path
+
+    def _external(self, offset: int, nbytes: int, dtype: np.dtype) -> np.ndarray:
+        if nbytes < 0 or offset < 0 or nbytes % dtype.itemsize:
+            raise ConversionError.of("bad-mnn-file", f"an external reference of {nbytes} bytes at {offset} is not legal")
+        if self.path is None or not self.path.is_file():
+            raise ConversionError.of("missing-external-data", f"the weight file '{self.path}' does not exist")
+        if offset + nbytes > self.path.stat().st_size:
+            raise ConversionError.of("bad-mnn-file", f"'{self.path}' has no {nbytes} bytes at {offset}")
+        return FileTensor(self.path, offset, dtype, (nbytes // dtype.itemsize,)).numpy()
+
+    def _file_tensor(self, offset: int, dtype: np.dtype, shape: tuple[int, ...]) -> Tensor:
+        nbytes = math.prod(shape) * dtype.itemsize
+        if self.path is None or not self.path.is_file():
+            raise ConversionError.of("missing-external-data", f"the weight file '{self.path}' does not exist")
+        if offset < 0 or offset + nbytes > self.path.stat().st_size:
+            raise ConversionError.of("bad-mnn-file", f"'{self.path}' has no {nbytes} bytes at {offset}")
+        return FileTensor(self.path, offset, dtype, shape)
+
+    def blob(self, blob: tables.Blob) -> Tensor:
+        """The tensor of a constant."""
+        dtype = DATA_TYPES.get(blob.dataType)
+        if dtype is None:
+            raise ConversionError.of("bad-mnn-file", f"a constant of type {blob.dataType} is not readable")
+        shape = tuple(int(d) for d in blob.dims) if blob.dims is not None else ()
+        if any(d < 0 for d in shape):
+            raise ConversionError.of("bad-mnn-file", f"a constant has the sizes {list(shape)}")
+        tensor = self._blob_data(blob, dtype, shape)
+        if dtype == F16:
+            return HalfTensor(tensor)
+        return LazyTensor(tensor, lambda a: a.astype(F32), F32, shape) if dtype == BF16 else tensor
+
+    def _blob_data(self, blob: tables.Blob, dtype: np.dtype, shape: tuple[int, ...]) -> Tensor:
+        if blob.external is not None and len(blob.external) >= 2:
+            return self._file_tensor(int(blob.external[0]), dtype, shape)
+        data = blob.uint8s if dtype in (F16, BF16) else getattr(blob, VECTORS[str(dtype)])
+        count = math.prod(shape)
+        raw = np.empty(0, dtype) if data is None else np.asarray(data).view(dtype)
+        if raw.size < count:
+            raise ConversionError.of("bad-mnn-file", f"a constant of {list(shape)} holds {raw.size} elements")
+        return ArrayTensor(raw[:count].reshape(shape))
+
+    def embedded(self, table: Table, names: Sequence[str]) -> dict[str, Any]:
+        """The vectors of operands stored in a table, by field name: an array, a tensor, or the fields of a coding."""
+        external = getattr(table, "external", None)
+        quan = getattr(table, "quanParameter", None)
+        if quan is not None:
+            return self._coded(table, quan, external)
+        if external is not None and len(external) >= len(names):
+            return self._in_file(external, names)
+        return {name: v for name in names if (v := getattr(table, name)) is not None and len(v)}
+
+    def _in_file(self, external: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+        offset, found = int(external[0]), {}
+        for name, size in zip(names, external[1:], strict=False):
+            if size:
+                found[name] = self._file_tensor(offset, F32, (int(size) // 4,))
+            offset += int(size)
+        return found
+
+    def _coded(self, table: Any, quan: tables.IDSTQuan, external: np.ndarray | None) -> dict[str, Any]:
+        buffer, alpha, half, bias, index = quan.buffer, quan.alpha, quan.alphaFp16, table.bias, quan.index
+        if external is not None and len(external) >= 5:
+            offset, sizes = int(external[0]), [int(n) for n in external[1:5]]
+            starts = [offset + sum(sizes[:i]) for i in range(4)]
+            parts = [
+                self._external(start, size, np.dtype(kind)) if size else None
+                for start, size, kind in zip(starts, sizes, ("int8", "uint8", "float32", "uint32"), strict=True)
+            ]
+            buffer, bias, index = parts[0], parts[2], parts[3]
+            if quan.scaleStorage == tables.ScaleStorageType.FP16:
+                half = None if parts[1] is None else parts[1].view(np.uint16)
+            else:
+                alpha = None if parts[1] is None else parts[1].view(np.float32)
+        fields = codec.IDSTFields(
+            type=quan.type, buffer=_NOTHING if buffer is None else np.asarray(buffer).view(np.uint8),
+            alpha=None if alpha is None else np.asarray(alpha), alpha_half=None if half is None else np.asarray(half),
+            aMaxOrBits=quan.aMaxOrBits, readType=quan.readType, aMin=quan.aMin, quantScale=quan.quantScale,
+            shapeInt32=quan.shapeInt32, index=None if index is None else np.asarray(index), weightSize=quan.weightSize,
+        )  # fmt: skip
+        return {"weight": fields} | ({} if bias is None else {"bias": bias})

@@ -1,0 +1,5 @@
+"""Fixtures of the command-line tests."""
+
+from cli_fakes import api
+
+__all__ = ["api"]
