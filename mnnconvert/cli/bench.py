@@ -52,7 +52,7 @@ def run(arguments: Arguments, out: Output) -> int:
     if len(rows) == 2:
         document["speedup"] = rows[1]["median_ms"] / rows[0]["median_ms"]
     out.data(document)
-    out.table(("Engine", "Median ms", "p10 ms", "p90 ms", "Runs"), [tuple(row.values()) for row in rows])
+    out.table(("Engine", ">Median ms", ">p10 ms", ">p90 ms", ">Runs"), [tuple(row.values()) for row in rows])
     if len(rows) == 2:
         out.result(_verdict(rows, document["speedup"]))
     return 0

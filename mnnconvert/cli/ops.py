@@ -44,7 +44,7 @@ def print_operators(framework: str, out: Output, *, markdown: bool = False) -> i
     if markdown:
         out.result(markdown_table(("Operator", "Since", "Limits"), rows))
     else:
-        out.table(("Operator", "Since", "Limits"), rows)
+        out.table(("Operator", ">Since", "Limits"), rows)
         out.note(f"{len(operators)} operators of {framework}.")
     return 0
 

@@ -16,6 +16,7 @@ from typing import TextIO
 from mnnconvert.cli.parser import peek_flag
 from mnnconvert.errors import Diagnostic
 
+RIGHT = ">"
 Rows = Sequence[Sequence[object]]
 
 
@@ -52,7 +53,7 @@ class Output:
             self._line(text, self._result_stream(), style)
 
     def table(self, columns: Sequence[str], rows: Rows, title: str = "") -> None:
-        """Rows under their column names; columns that hold only numbers are aligned to the right."""
+        """Rows under their column names; a name that starts with ">" aligns its column to the right."""
         cells = [[show(cell) for cell in row] for row in rows]
         stream = self._result_stream()
         if title:
@@ -123,8 +124,10 @@ class Output:
         from rich.text import Text
 
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        for column, numeric in zip(columns, numeric_columns(columns, cells), strict=True):
-            table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
+        for column in columns:
+            right = column.startswith(RIGHT)
+            name = column.removeprefix(RIGHT)
+            table.add_column(name, justify="right" if right else "left", no_wrap=right, overflow="fold")
         for row in cells:
             table.add_row(*(Text(cell) for cell in row))
         Console(file=stream).print(table)
@@ -132,26 +135,15 @@ class Output:
 
 def plain_table(columns: Sequence[str], cells: list[list[str]]) -> list[str]:
     """Aligned lines, two spaces between columns, no borders and no wrapping."""
-    right = numeric_columns(columns, cells)
-    widths = [max(len(row[i]) for row in [list(columns), *cells]) for i in range(len(columns))]
+    names = [column.removeprefix(RIGHT) for column in columns]
+    widths = [max(len(row[i]) for row in [names, *cells]) for i in range(len(columns))]
+    right = [column.startswith(RIGHT) for column in columns]
 
     def line(row: Sequence[str]) -> str:
         parts = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)]
         return "  ".join(parts).rstrip()
 
-    return [line(columns), line(["-" * width for width in widths]), *(line(row) for row in cells)]
-
-
-def numeric_columns(columns: Sequence[str], cells: list[list[str]]) -> list[bool]:
-    """Which columns start with a digit or sign in every filled cell."""
-
-    def numeric(position: int) -> bool:
-        filled = [row[position] for row in cells if row[position] not in ("", "-")]
-        return bool(filled) and all(
-            cell.lstrip("+-")[:1].isdigit() or cell in ("nan", "inf", "-inf") for cell in filled
-        )
-
-    return [numeric(position) for position in range(len(columns))]
+    return [line(names), line(["-" * width for width in widths]), *(line(row) for row in cells)]
 
 
 def show(cell: object) -> str:

@@ -65,7 +65,7 @@ def run(arguments: Arguments, out: Output) -> int:
     out.data({"ok": True, "exit_code": 0, "outputs": described})
     rows = [[d["name"], d["dtype"], shape(array.shape), d["minimum"], d["maximum"], d["mean"], d["non_finite"]]
             for d, array in zip(described, outputs.values(), strict=True)]  # fmt: skip
-    out.table(("Output", "Type", "Shape", "Min", "Max", "Mean", "NaN/Inf"), rows)
+    out.table(("Output", "Type", "Shape", ">Min", ">Max", ">Mean", ">NaN/Inf"), rows)
     for path in paths.values():
         out.note(f"wrote {path}")
     return 0

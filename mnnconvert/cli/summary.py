@@ -55,7 +55,7 @@ def _print_passes(passes: Sequence[Record], options: ConversionOptions, out: Out
         return
     out.detail("")
     rows = [(p["name"], p["changes"], f"{p['seconds'] * 1000:.1f}") for p in shown]
-    out.table(("Pass", "Changes", "ms"), rows)
+    out.table(("Pass", ">Changes", ">ms"), rows)
 
 
 def _print_layers(layers: Sequence[Record], options: ConversionOptions, out: Output) -> None:
@@ -75,7 +75,7 @@ def _print_layers(layers: Sequence[Record], options: ConversionOptions, out: Out
         for layer in shown
     ]
     out.detail("")
-    out.table(("Layer", "Operator", "Stored as", "Before", "After", "Error"), rows)
+    out.table(("Layer", "Operator", "Stored as", ">Before", ">After", ">Error"), rows)
     _print_rest(layers[len(shown) :], out)
 
 
@@ -119,7 +119,7 @@ def print_info(info: Record, path: str, out: Output, *, everything: bool) -> Non
     values = [(side, v["name"], v["dtype"], shape(v["shape"]), v["format"]) for side, v in _values(info)]
     out.table(("", "Name", "Type", "Shape", "Layout"), values, title="\nInputs and outputs")
     operators = sorted(info["op_counts"].items(), key=lambda item: (-item[1], item[0]))
-    out.table(("Operator", "Count"), operators, title=f"\nOperators ({sum(info['op_counts'].values())})")
+    out.table(("Operator", ">Count"), operators, title=f"\nOperators ({sum(info['op_counts'].values())})")
     if info["weights"]:
         out.result(f"\n{quantization(info['weights'])}", "bold")
         print_weights(info["weights"], out, everything=everything)
@@ -147,7 +147,7 @@ def print_weights(weights: Sequence[Record], out: Output, *, everything: bool) -
     """The weights table of `--info` and `show`."""
     shown = weights if everything else weights[:MOST_ROWS]
     rows = [(w["name"], w["op"], w["bits"], w["block"] or None, _scheme(w), size(w["bytes"]), _range(w)) for w in shown]
-    out.table(("Layer", "Operator", "Bits", "Block", "Scheme", "Size", "Range"), rows)
+    out.table(("Layer", "Operator", ">Bits", ">Block", "Scheme", ">Size", "Range"), rows)
     if len(weights) > len(shown):
         out.result(f"... and {len(weights) - len(shown)} more; --debug lists all.")
 

@@ -53,7 +53,7 @@ def report(**changes: Any) -> dict[str, Any]:
             {
                 "reference": "int64-range",
                 "message": "Indices became int32.",
-                "context": {"node": "Gather_3"},
+                "context": {"node": "n3"},
                 "hint": "",
             }
         ],

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import FakeApi, FakeVerification, layer, report
+from cli_fakes import FakeApi, FakeVerification, layer, report
 
 from mnnconvert.cli.main import main
 
@@ -160,17 +160,8 @@ def test_verify_returns_its_verdict(api: FakeApi, capsys: pytest.CaptureFixture[
 
 def test_run_shows_and_keeps_outputs(api: FakeApi, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([[1.0, 2.0], [np.nan, 4.0]], np.float32))
-    words = [
-        "run",
-        "m.mnn",
-        "--input",
-        f"x={tmp_path / 'x.npy'}",
-        "--backend",
-        "reference",
-        "--out",
-        str(tmp_path / "o"),
-    ]
-    assert main(words) == 0
+    given = ["--input", f"x={tmp_path / 'x.npy'}", "--backend", "reference", "--out", str(tmp_path / "o")]
+    assert main(["run", "m.mnn", *given]) == 0
     assert api.calls == [("load", "m.mnn", "reference", 1)]
     assert "scope/y:0  float32  2x2      2    8  4.667        1" in capsys.readouterr().out
     assert np.load(tmp_path / "o" / "scope_y_0.npy").shape == (2, 2)

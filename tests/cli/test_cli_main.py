@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import FakeApi
+from cli_fakes import FakeApi
 
 from mnnconvert.cli.main import COMMANDS, main
 from mnnconvert.errors import ConversionError, Diagnostic, GateError

@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 
 def test_plain_tables_are_aligned_and_never_wrapped() -> None:
     long = "x" * 300
-    assert plain_table(("Name", "Count"), [["a", "1"], [long, "-"]]) == [
+    assert plain_table(("Name", ">Count"), [["a", "1"], [long, "-"]]) == [
         "Name" + " " * 296 + "  Count",
         "-" * 300 + "  -----",
         "a" + " " * 299 + "      1",
@@ -83,7 +83,7 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setattr(sys, "stdout", terminal)
     out = Output(color=color)
     out.result("[bold]name[/bold]", "green")
-    out.table(("Layer", "Bits"), [["[red]conv", 4]], title="Weights")
+    out.table(("Layer", ">Bits"), [["[red]conv", 4]], title="Weights")
     assert "[bold]name[/bold]" in terminal.getvalue()
     assert "[red]conv" in terminal.getvalue()
     assert ("\x1b[" in terminal.getvalue()) is escapes

@@ -11,7 +11,7 @@ import mnnconvert
 from mnnconvert.references import CATALOGUE
 
 ROOT = Path(mnnconvert.__file__).parent
-RAISERS = ("of", "Diagnostic")
+RAISERS = ("of", "Diagnostic", "_problem")
 
 
 def _references(tree: ast.AST) -> Iterator[str]:
