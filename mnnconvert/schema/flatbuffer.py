@@ -37,7 +37,7 @@ def write(root: Table, stream: BinaryIO) -> int:
 
     Raises ConversionError `file-too-large` beyond 2 GiB - 1, `value-out-of-range` when a scalar does not fit its
     field and `nested-too-deep` beyond 64 levels, all before the first byte is written. TypeError when a vector is
-    neither a numpy array of the schema's element type nor a `Payload`.
+    neither a numpy array of the schema's element type nor a `Payload`, or a table is not of the field's class.
     """
     layout = _Layout(root)
     stream.write(layout.head)
@@ -189,6 +189,7 @@ class _Layout:
         elif column.kind == "scalars":
             self._scalars(table, column, value, at)
         elif column.kind in ("table", "union"):
+            _check_kind(table, column, value)
             self._refer(at, self._table(value, depth + 1))
         else:
             first = self._offsets(len(value), at)
@@ -196,6 +197,7 @@ class _Layout:
                 if column.kind == "strings":
                     self._string(item, first + 4 * i)
                 else:
+                    _check_kind(table, column, item)
                     self._refer(first + 4 * i, self._table(item, depth + 1))
 
     def _offsets(self, count: int, at: int) -> int:
@@ -267,8 +269,14 @@ def _gap(position: int, itemsize: int) -> int:
 def _inline(column: Column, value: Any) -> Any:
     """What stands inside the table: the scalar, the tag, or a zero where an offset will be."""
     if column.kind == "tag":
-        return column.tags[type(value)]
+        return column.tags.get(type(value), 0)
     return 0 if column.packer is OFFSET else value
+
+
+def _check_kind(table: Table, column: Column, value: Any) -> None:
+    """A table of another class would be laid out by its own slots and read back as something else."""
+    if type(value) is not column.table and type(value) not in column.members.values():
+        raise TypeError(f"{type(table).__name__}.{column.name} cannot hold a {type(value).__name__}")
 
 
 def _unfit(table: Table, present: Sequence[Column], values: Sequence[Any]) -> Exception:

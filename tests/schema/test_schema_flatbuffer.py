@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
 import random
 import struct
 import time
@@ -165,6 +167,17 @@ def test_a_number_that_does_not_fit_is_named(tree, field):
 def test_a_vector_of_another_type_is_a_bug_of_the_caller(values):
     with pytest.raises(TypeError, match=r"Blob\.int32s"):
         to_bytes(Blob(int32s=values))
+
+
+@pytest.mark.parametrize("tree", [Op(main=Op()), Convolution2D(common=Pool()), Net(oplists=[Relu()])])
+def test_a_table_of_another_class_is_a_bug_of_the_caller(tree):
+    with pytest.raises(TypeError, match="cannot hold a"):
+        to_bytes(tree)
+
+
+def test_trees_can_be_copied():
+    tree = random_tree(3, Op)
+    assert copy.deepcopy(tree) == pickle.loads(pickle.dumps(tree)) == tree
 
 
 def test_nesting_is_bounded():
