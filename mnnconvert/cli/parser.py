@@ -46,6 +46,11 @@ class Arguments:
         assert isinstance(value, int)
         return value
 
+    def real(self, name: str) -> float:
+        value = self[name]
+        assert isinstance(value, int | float)
+        return float(value)
+
     def texts(self, name: str) -> tuple[str, ...]:
         value = self[name]
         return value if isinstance(value, tuple) else ()

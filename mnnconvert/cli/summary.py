@@ -44,7 +44,7 @@ def sizes(report: Record) -> str:
 
 
 def _headline(report: Record, options: ConversionOptions) -> str:
-    target = report["target"] or "no file" if not options.plan else "plan"
+    target = "plan" if options.plan else report["target"]
     nodes = f"{report['nodes_before']} nodes -> {report['nodes_after']} operators"
     return f"{report['source']} ({report['framework']}) -> {target}: {nodes}"
 

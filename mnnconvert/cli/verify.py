@@ -41,7 +41,7 @@ def run(arguments: Arguments, out: Output) -> int:
         arguments.words[1],
         inputs=arguments.text("inputs"),
         gates=arguments.text("gates"),
-        tolerance=arguments["tolerance"],
+        tolerance=arguments.real("tolerance"),
         engine=arguments.text("engine"),
     )
     code = 0 if result.passed else ACCURACY_MISSED

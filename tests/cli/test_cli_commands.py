@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from cli_fakes import FakeApi, FakeVerification, layer, report
 
@@ -213,3 +215,12 @@ def test_explain_takes_what_was_printed(capsys: pytest.CaptureFixture[str]) -> N
     assert "65504" in capsys.readouterr().out
     assert main(["explain", "--json"]) == 0
     assert "half-overflow" in json.loads(capsys.readouterr().out)
+
+
+def test_bench_takes_turns_with_the_source(api: FakeApi, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> m (float[2,n] x) => (float[2,n] y) { y = Add(x, x) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    assert main(["bench", "m.mnn", "--vs", str(tmp_path / "m.onnx"), "--rounds", "3"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^mnnconvert cpu +[\d.e-]+ +[\d.e-]+ +[\d.e-]+ +3$", printed, re.MULTILINE)
+    assert re.search(r"^mnnconvert cpu is [\d.]+ times (as fast as|slower than) onnxruntime\.$", printed, re.MULTILINE)
