@@ -29,14 +29,15 @@ class Step:
     frames: int
     samples: int
     chunk: int  # samples for models that take the sampling rate as an input: they want a fixed window
-    vocabulary: int = 16  # integer inputs without another meaning stay below this
+    vocabulary: int = 16  # integer inputs without another meaning stay below this,
+    lowest: int = 0  # and do not go below this; 1 suits divisors
 
 
 STEPS = (
     Step(batch=1, height=64, width=96, words=16, frames=64, samples=16000, chunk=512),
     Step(batch=2, height=96, width=64, words=24, frames=96, samples=24000, chunk=1024),
     Step(batch=1, height=96, width=64, words=24, frames=96, samples=24000, chunk=512),
-    Step(batch=1, height=224, width=224, words=64, frames=128, samples=32000, chunk=256, vocabulary=2),
+    Step(batch=1, height=224, width=224, words=64, frames=128, samples=32000, chunk=256, vocabulary=2, lowest=1),
     Step(batch=1, height=48, width=320, words=128, frames=400, samples=48000, chunk=576, vocabulary=2),
     Step(batch=1, height=640, width=640, words=512, frames=1000, samples=160000, chunk=1536, vocabulary=2),
     Step(batch=1, height=32, width=32, words=1, frames=1, samples=512, chunk=16000, vocabulary=1),

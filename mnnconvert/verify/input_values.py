@@ -102,7 +102,7 @@ def _identifier(random: np.random.Generator, shape: Shape, shapes: Shapes, step:
     """Indices into tables of unknown length; a single number may as well be a count, so it is 1 to 4."""
     if np.prod(shape, dtype=np.int64) == 1:
         return random.integers(1, 1 + min(4, step.vocabulary), shape)
-    return random.integers(0, step.vocabulary, shape)
+    return random.integers(step.lowest, step.vocabulary, shape)
 
 
 _MEANINGS: tuple[tuple[set[str], Maker], ...] = (

@@ -40,7 +40,7 @@ def ladder(
     integers = any(info.dtype is not None and kind_of(info.dtype) in ("int", "uint") for info in inputs)
     for step in _steps(variant):
         shapes = choose_shapes(inputs, step, sizes or {})
-        mark = (tuple(shapes.items()), step.vocabulary if integers else 0)
+        mark = (tuple(shapes.items()), (step.lowest, step.vocabulary) if integers else ())
         if mark not in seen:
             seen.add(mark)
             yield _feed(inputs, seed, step, variant, sizes or {})

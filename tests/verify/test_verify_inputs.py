@@ -129,6 +129,10 @@ def test_the_ladder_shrinks_the_vocabulary():
     assert tops[0] > 1 and tops[-1] == 0
 
 
+def test_the_ladder_has_a_step_without_zeros():
+    assert any(feeds["b"].min() > 0 for feeds in ladder([info("b", "int32", 40)], 0))
+
+
 INPUTS = [info("x", "float32", "n", 2), info("i", "int64", "n")]
 
 
