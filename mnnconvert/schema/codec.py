@@ -29,12 +29,12 @@ CHUNK = 1 << 16  # codes handled at once, a multiple of 8: temporaries stay in t
 
 @dataclass(frozen=True, eq=False)
 class IDSTFields:
-    """The fields of `IDSTQuan` under the schema's names; arrays are one-dimensional and little-endian."""
+    """The fields of `IDSTQuan` under the schema's names (`alpha_half` is `alphaFp16`); arrays are one-dimensional and little-endian."""
 
     type: int
-    buffer: Bytes | None = None
+    buffer: Bytes
     alpha: Floats | None = None
-    alphaFp16: NDArray[np.uint16] | None = None
+    alpha_half: NDArray[np.uint16] | None = None
     scaleStorage: int = 0
     aMaxOrBits: int = 0
     readType: int = 0
@@ -72,7 +72,7 @@ def encode(coded: CodedWeights) -> IDSTFields:
         type=DENSE,
         buffer=buffer,
         alpha=None if coded.half_scales else numbers.ravel(),
-        alphaFp16=half,
+        alpha_half=half,
         scaleStorage=int(coded.half_scales),
         aMaxOrBits=coded.bits,
         readType=0 if symmetric else coded.scale.size,
@@ -167,7 +167,7 @@ def decode(fields: IDSTFields, rows: int, columns: int) -> CodedWeights | Floats
     if fields.type not in (DENSE, SPARSE, RAW_INT8):
         _bad(f"coding type {fields.type} is not known")
     scale, minimum, lowest = _grid(fields, rows, columns)
-    reader = _Reader(_need(fields.buffer, "buffer"), fields.shapeInt32)
+    reader = _Reader(fields.buffer, fields.shapeInt32)
     if fields.type == RAW_INT8:
         values, codebook = reader.take(rows * columns).view(np.int8), np.arange(-128, 128, dtype=np.int8)
     elif fields.type == DENSE:
@@ -182,6 +182,26 @@ def decode(fields: IDSTFields, rows: int, columns: int) -> CodedWeights | Floats
         lowest,
         half=_has_half(fields) and fields.quantScale in (0, 1),
     )
+
+
+def element_count(fields: IDSTFields) -> int:
+    """How many weights a coding holds, by its own account. Raises `bad-weight-coding`."""
+    if fields.type in (DENSE, SPARSE):
+        return math.prod(_Reader(fields.buffer, fields.shapeInt32).sizes())
+    if fields.type == SPARSE_FLOAT:
+        return fields.weightSize
+    size = 0 if fields.buffer is None else fields.buffer.size
+    return size // 2 if fields.type == HALF else size
+
+
+def element_count(fields: IDSTFields) -> int:
+    """How many weights a table says it holds. Raises `bad-weight-coding`."""
+    if fields.type in (DENSE, SPARSE):
+        return math.prod(_Reader(fields.buffer, fields.shapeInt32).dimensions())
+    sizes = {HALF: fields.buffer.size // 2, RAW_INT8: fields.buffer.size, SPARSE_FLOAT: fields.weightSize}
+    if fields.type not in sizes:
+        _bad(f"coding type {fields.type} is not known")
+    return sizes[fields.type]
 
 
 def _bad(what: str) -> NoReturn:
@@ -207,10 +227,14 @@ class _Reader:
         head, self.data = self.data[:size], self.data[size:]
         return head
 
-    def dimensions(self, count: int) -> list[int]:
+    def sizes(self) -> list[int]:
         width = 4 if self.wide else 2
-        dims = [int(d) for d in self.take(int(self.take(1)[0]) * width).view(f"<u{width}")]
-        if not dims or math.prod(dims) != count:
+        return [int(d) for d in self.take(int(self.take(1)[0]) * width).view(f"<u{width}")]
+
+    def dimensions(self, count: int | None = None) -> list[int]:
+        """The shape in the header, which must hold `count` weights."""
+        dims = self.sizes()
+        if not dims or count not in (None, math.prod(dims)):
             _bad(f"dimensions {dims} for {count} weights")
         return dims
 
@@ -289,14 +313,14 @@ def _grid(fields: IDSTFields, rows: int, columns: int) -> tuple[Floats, Floats |
 
 def _numbers(fields: IDSTFields) -> Floats:
     half = _has_half(fields)
-    stored = _need(fields.alphaFp16, "alphaFp16").view(np.float16) if half else _need(fields.alpha, "alpha")
+    stored = _need(fields.alpha_half, "alpha_half").view(np.float16) if half else _need(fields.alpha, "alpha")
     if not np.isfinite(stored).all():
         _bad("a scale or minimum is not finite")
     return stored.astype(np.float32)
 
 
 def _has_half(fields: IDSTFields) -> bool:
-    return fields.alphaFp16 is not None and fields.alphaFp16.size > 0
+    return fields.alpha_half is not None and fields.alpha_half.size > 0
 
 
 def _assemble(
@@ -313,7 +337,7 @@ def _assemble(
 
 
 def _decode_half(fields: IDSTFields, rows: int, columns: int) -> Floats:
-    buffer = _need(fields.buffer, "buffer").view(np.uint8)
+    buffer = fields.buffer.view(np.uint8)
     if buffer.size != 2 * rows * columns:
         _bad(f"{buffer.size} bytes for {rows * columns} float16 weights")
     return buffer.view("<f2").astype(np.float32).reshape(rows, columns)

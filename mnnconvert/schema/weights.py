@@ -140,12 +140,12 @@ class _Coding:
 
     @classmethod
     def of(cls, fields: codec.IDSTFields) -> _Coding:
-        half = fields.alpha_half is not None
-        alpha = fields.alpha_half.view(np.uint16) if fields.alpha_half is not None else fields.alpha
-        storage = tables.ScaleStorageType.FP16 if half else tables.ScaleStorageType.FP32
-        scalars = {name: getattr(fields, name) for name in ("type", "aMaxOrBits", "aMin", "readType", "shapeInt32", "quantScale")}
-        buffer = fields.buffer.view(np.int8)
-        return cls(buffer, alpha if alpha is not None else _NOTHING, {**scalars, "scaleStorage": storage})
+        alpha = fields.alphaFp16 if fields.alphaFp16 is not None else fields.alpha
+        buffer = (fields.buffer if fields.buffer is not None else _NOTHING).view(np.int8)
+        return cls(buffer, alpha if alpha is not None else _NOTHING, {name: getattr(fields, name) for name in _SCALARS})
+
+
+_SCALARS = ("type", "aMaxOrBits", "aMin", "readType", "shapeInt32", "quantScale", "scaleStorage")
 
 
 class WeightSource:
@@ -227,9 +227,8 @@ class WeightSource:
             else:
                 alpha = None if parts[1] is None else parts[1].view(np.float32)
         fields = codec.IDSTFields(
-            type=quan.type, buffer=_NOTHING if buffer is None else np.asarray(buffer).view(np.uint8),
-            alpha=None if alpha is None else np.asarray(alpha), alpha_half=None if half is None else np.asarray(half),
-            aMaxOrBits=quan.aMaxOrBits, readType=quan.readType, aMin=quan.aMin, quantScale=quan.quantScale,
-            shapeInt32=quan.shapeInt32, index=None if index is None else np.asarray(index), weightSize=quan.weightSize,
+            buffer=None if buffer is None else np.asarray(buffer).view(np.uint8),
+            alpha=alpha, alphaFp16=half, index=index, weightSize=quan.weightSize,
+            **{name: getattr(quan, name) for name in _SCALARS},
         )  # fmt: skip
         return {"weight": fields} | ({} if bias is None else {"bias": bias})
