@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-FAMILIES = ("layout", "elementwise", "convolution")
+FAMILIES = ("layout", "elementwise", "convolution", "matmul", "reduction")
 
 for _family in FAMILIES:
     import_module(f"mnnconvert.ops.{_family}")
