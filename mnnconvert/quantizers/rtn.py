@@ -118,10 +118,11 @@ def _divisor(scale: Floats) -> Floats:
 def _grid(low: Floats, high: Floats, bits: int, symmetric: bool, half: bool) -> tuple[Floats, Floats]:
     """Scale and minimum of blocks with the given extremes (the minimum of a symmetric grid is not used)."""
     if symmetric:
-        scale = np.maximum(high, -low) / ((1 << (bits - 1)) - 1)
+        largest: Floats = np.maximum(high, -low)
+        scale = largest / np.float32((1 << (bits - 1)) - 1)
         return (_half_up(scale) if half else scale), low
     minimum = _half_down(low) if half else low
-    scale = (high - minimum) / ((1 << bits) - 1)
+    scale = (high - minimum) / np.float32((1 << bits) - 1)
     return (_half_up(scale) if half else scale), minimum
 
 

@@ -29,7 +29,10 @@ CHUNK = 1 << 16  # codes handled at once, a multiple of 8: temporaries stay in t
 
 @dataclass(frozen=True, eq=False)
 class IDSTFields:
-    """The fields of `IDSTQuan` under the schema's names (`alpha_half` is `alphaFp16`); arrays are one-dimensional and little-endian."""
+    """The fields of `IDSTQuan` under the schema's names, but `alpha_half` is its `alphaFp16`.
+
+    Arrays are one-dimensional and little-endian; an absent `buffer` is an empty one.
+    """
 
     type: int
     buffer: Bytes
@@ -185,16 +188,6 @@ def decode(fields: IDSTFields, rows: int, columns: int) -> CodedWeights | Floats
 
 
 def element_count(fields: IDSTFields) -> int:
-    """How many weights a coding holds, by its own account. Raises `bad-weight-coding`."""
-    if fields.type in (DENSE, SPARSE):
-        return math.prod(_Reader(fields.buffer, fields.shapeInt32).sizes())
-    if fields.type == SPARSE_FLOAT:
-        return fields.weightSize
-    size = 0 if fields.buffer is None else fields.buffer.size
-    return size // 2 if fields.type == HALF else size
-
-
-def element_count(fields: IDSTFields) -> int:
     """How many weights a table says it holds. Raises `bad-weight-coding`."""
     if fields.type in (DENSE, SPARSE):
         return math.prod(_Reader(fields.buffer, fields.shapeInt32).dimensions())
@@ -227,13 +220,10 @@ class _Reader:
         head, self.data = self.data[:size], self.data[size:]
         return head
 
-    def sizes(self) -> list[int]:
-        width = 4 if self.wide else 2
-        return [int(d) for d in self.take(int(self.take(1)[0]) * width).view(f"<u{width}")]
-
     def dimensions(self, count: int | None = None) -> list[int]:
         """The shape in the header, which must hold `count` weights."""
-        dims = self.sizes()
+        width = 4 if self.wide else 2
+        dims = [int(d) for d in self.take(int(self.take(1)[0]) * width).view(f"<u{width}")]
         if not dims or count not in (None, math.prod(dims)):
             _bad(f"dimensions {dims} for {count} weights")
         return dims

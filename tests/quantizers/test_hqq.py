@@ -1,0 +1,76 @@
+"""HQQ: against a plain reading of the algorithm, against round-to-nearest, and on degenerate blocks."""
+
+import numpy as np
+import pytest
+
+from mnnconvert.errors import ConversionError, UsageError
+from mnnconvert.quantizers import hqq, rtn
+
+F = np.float32
+
+
+def oracle(block, bits):
+    """One block in float64, as the paper writes it: (scale, minimum)."""
+    top = 2**bits - 1
+    scale = (block.max() - block.min()) / top
+    zero = -block.min() / scale
+    for _ in range(20):
+        codes = np.clip(np.round(block / scale + zero), 0, top)
+        residual = block - scale * (codes - zero)
+        size = np.maximum(np.abs(residual), 1e-30)
+        e = np.sign(residual) * np.maximum(size - size**-0.3 / 10, 0)
+        zero = np.mean(codes - (block - e) / scale)
+    return scale, -zero * scale
+
+
+def block_errors(coded, weights):
+    difference = coded.decode().astype(np.float64) - weights
+    return (difference**2).reshape(len(weights), coded.blocks, -1).sum(axis=2)
+
+
+@pytest.mark.parametrize("deviation", [0.05, 3.0])
+@pytest.mark.parametrize("bits", [3, 4, 8])
+def test_follows_the_algorithm(bits, deviation):
+    weights = (np.random.default_rng(0).standard_normal((6, 96)) * deviation).astype(F)
+    coded = hqq.quantize(weights, bits, 48)
+    expected = [oracle(block.astype(np.float64), bits) for block in weights.reshape(-1, 48)]
+    scale, minimum = np.array(expected).T.reshape(2, 6, 2)
+    np.testing.assert_allclose(coded.scale, scale, rtol=1e-6)
+    close = np.isclose(coded.minimum, minimum, rtol=0, atol=1e-5 * deviation)  # float32 sums
+    assert close.mean() > 0.9  # a tie that falls the other way leads to another fixed point
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("block", [32, 64])
+def test_no_block_of_small_weights_gets_worse(bits, block):
+    weights = (np.random.default_rng(1).laplace(size=(64, 256)) * 0.03).astype(F)
+    fitted, plain = (block_errors(q.quantize(weights, bits, block), weights) for q in (hqq, rtn))
+    assert (fitted <= plain * 1.001).all()  # float32 roundings of an offset that is already optimal
+    assert fitted.sum() < 0.95 * plain.sum()
+
+
+def test_one_block_is_summed_like_many():
+    """numpy would add a single column pairwise and change the last bit."""
+    weights = np.random.default_rng(2).standard_normal((3, 4096)).astype(F) * F(0.05)
+    many = hqq.quantize(weights, 4)
+    alone = [hqq.quantize(weights[i : i + 1], 4).minimum[0, 0] for i in range(3)]
+    assert many.minimum[:, 0].tolist() == alone
+
+
+def test_degenerate_blocks():
+    weights = np.zeros((4, 64), F)
+    weights[1] = 0.3
+    weights[2] = 1e-30
+    weights[3, 32:] = 0.5
+    for half in (False, True):
+        decoded = hqq.quantize(weights, 4, 32, half_scales=half).decode()
+        tolerance = 1e-3 if half else np.finfo(F).eps
+        np.testing.assert_allclose(decoded, weights, rtol=tolerance, atol=1e-29)
+        assert (decoded[0] == 0).all()
+
+
+def test_refusals():
+    with pytest.raises(UsageError, match="hqq-needs-asymmetric"):
+        hqq.quantize(np.ones((1, 32), F), 4, 32, symmetric=True)
+    with pytest.raises(ConversionError, match="non-finite-weight"):
+        hqq.quantize(np.full((1, 32), np.nan, F), 4, 32)
