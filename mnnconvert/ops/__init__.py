@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-FAMILIES = ("layout", "elementwise", "convolution", "matmul", "reduction")
+FAMILIES = ("layout", "elementwise", "convolution", "matmul", "reduction", "shape", "arrange", "slicing", "gather", "activation", "normalization")
 
 for _family in FAMILIES:
     import_module(f"mnnconvert.ops.{_family}")
