@@ -14,32 +14,83 @@ from mnnconvert.ops.base import Fields, Form, Op, register
 from mnnconvert.ops.samples import exactly, floats, grid, integers
 
 _SQRT_2_OVER_PI = np.float32(np.sqrt(2 / np.pi))
+_BLOCK = 1 << 15  # elements worked on at a time, so that intermediate results stay in the cache
+
+# W. J. Cody, Rational Chebyshev approximations for the error function, Math. Comp. 23 (1969): numerators and
+# denominators of erf(x) / x in x^2 (first interval) and of erfc(x) exp(x^2) in x (second), highest power first.
+_NEAR_P = (
+    1.85777706184603153e-1, 3.16112374387056560, 1.13864154151050156e2, 3.77485237685302021e2, 3.20937758913846947e3,
+)  # fmt: skip
+_NEAR_Q = (1.0, 2.36012909523441209e1, 2.44024637934444173e2, 1.28261652607737228e3, 2.84423683343917062e3)
+_FAR_P = (
+    2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594, 6.61191906371416295e1, 2.98635138197400131e2,
+    8.81952221241769090e2, 1.71204761263407058e3, 2.05107837782607147e3, 1.23033935479799725e3,
+)  # fmt: skip
+_FAR_Q = (
+    1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2, 1.62138957456669019e3,
+    3.29079923573345963e3, 4.36261909014324716e3, 3.43936767414372164e3, 1.23033935480374942e3,
+)  # fmt: skip
+_BOUNDARY = 0.46875  # between the intervals
+
+
+def _polynomial(coefficients: tuple[float, ...], x: np.ndarray) -> np.ndarray:
+    """Horner's scheme in the element type of `x`."""
+    total = np.full_like(x, coefficients[0])
+    for c in coefficients[1:]:
+        total *= x
+        total += x.dtype.type(c)
+    return total
+
+
+def _by_blocks(function: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
+    """An element-wise function applied piece by piece; element types other than float64 are computed in float32."""
+    flat = np.ascontiguousarray(x, np.float64 if x.dtype == np.float64 else F32).reshape(-1)
+    result = np.empty_like(flat)
+    for start in range(0, flat.size, _BLOCK):
+        result[start : start + _BLOCK] = function(flat[start : start + _BLOCK])
+    return result.reshape(x.shape)
+
+
+def _erf_near(x: np.ndarray) -> np.ndarray:
+    square = np.square(np.clip(x, -_BOUNDARY, _BOUNDARY))
+    return x * _polynomial(_NEAR_P, square) / _polynomial(_NEAR_Q, square)
+
+
+def _erfc_far(a: np.ndarray) -> np.ndarray:
+    a = np.clip(a, _BOUNDARY, 12.0)  # exp(-144) is below the smallest float32
+    return np.exp(-a * a) * _polynomial(_FAR_P, a) / _polynomial(_FAR_Q, a)
+
+
+def _erf_block(x: np.ndarray) -> np.ndarray:
+    a = np.abs(x)
+    return np.where(a > _BOUNDARY, np.copysign(1 - _erfc_far(a), x), _erf_near(x))
+
+
+def _erfc_block(x: np.ndarray) -> np.ndarray:
+    a = np.abs(x)
+    tail = _erfc_far(a)
+    return np.where(a > _BOUNDARY, np.where(x > 0, tail, 2 - tail), 1 - _erf_near(x))
 
 
 def erf(x: np.ndarray) -> np.ndarray:
-    """The error function to float32 precision.
+    """The error function, exact to a few units in the last place (float32, and float64 for |x| < 4)."""
+    return _by_blocks(_erf_block, np.asarray(x))
 
-    Series of Abramowitz and Stegun 7.1.5 below |x| = 2.5, continued fraction 7.1.14 (30 terms) above, in float64.
-    """
-    x64 = np.asarray(x, np.float64)
-    a = np.minimum(np.abs(x64), 6.0)  # erf(6) is 1 to the last bit of float64
-    near = np.minimum(a, 2.5)
-    term, total, square = near.copy(), near.copy(), near * near
-    for k in range(1, 40):
-        term *= -square / k
-        total += term / (2 * k + 1)
-    far, fraction = np.maximum(a, 2.5), np.zeros_like(a)
-    for k in range(30, 0, -1):
-        fraction = (k / 2) / (far + fraction)
-    tail = 1 - np.exp(-far * far) / (np.sqrt(np.pi) * (far + fraction))
-    result = np.copysign(np.where(a < 2.5, total * 2 / np.sqrt(np.pi), tail), x64)
-    return np.where(np.isnan(x64), np.nan, result).astype(np.asarray(x).dtype)
+
+def erfc(x: np.ndarray) -> np.ndarray:
+    """1 - erf(x) without cancellation."""
+    return _by_blocks(_erfc_block, np.asarray(x))
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-x)), without overflow."""
-    e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype, copy=False)
+    """1 / (1 + exp(-x)); where exp overflows the result is 0, as it should be."""
+    with np.errstate(over="ignore"):
+        return np.reciprocal(1 + np.exp(-x))
+
+
+def softplus(x: np.ndarray) -> np.ndarray:
+    """log(1 + exp(x)), without overflow."""
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
 def erfinv(x: np.ndarray) -> np.ndarray:
@@ -68,8 +119,8 @@ UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "ABS": np.abs, "NEG": np.negative, "FLOOR": np.floor, "CEIL": np.ceil, "SQUARE": np.square, "SQRT": np.sqrt,
     "RSQRT": lambda x: 1 / np.sqrt(x), "EXP": np.exp, "LOG": np.log, "SIN": np.sin, "COS": np.cos, "TAN": np.tan,
     "ASIN": np.arcsin, "ACOS": np.arccos, "ATAN": np.arctan, "RECIPROCAL": lambda x: 1 / x, "LOG1P": np.log1p,
-    "BNLL": lambda x: np.logaddexp(x, 0).astype(x.dtype), "ACOSH": np.arccosh, "SINH": np.sinh, "ASINH": np.arcsinh,
-    "ATANH": np.arctanh, "SIGN": np.sign, "ROUND": _round_away, "COSH": np.cosh, "ERF": erf, "ERFC": lambda x: 1 - erf(x),
+    "BNLL": softplus, "ACOSH": np.arccosh, "SINH": np.sinh, "ASINH": np.arcsinh,
+    "ATANH": np.arctanh, "SIGN": np.sign, "ROUND": _round_away, "COSH": np.cosh, "ERF": erf, "ERFC": erfc,
     "ERFINV": erfinv, "EXPM1": np.expm1, "SIGMOID": sigmoid, "TANH": np.tanh,
     "HARDSWISH": lambda x: x * np.clip(x + 3, 0, 6) / 6, "GELU": _gelu_tanh,
     "GELU_STANDARD": lambda x: 0.5 * x * (1 + erf(x * np.float32(np.sqrt(0.5)))), "SILU": lambda x: x * sigmoid(x),
@@ -79,9 +130,12 @@ POSITIVE = {"SQRT", "RSQRT", "LOG", "RECIPROCAL", "LOG1P", "ACOSH"}
 UNIT = {"ASIN", "ACOS", "ATANH", "ERFINV"}
 
 
-@register()
+INT_UNARY = {"ABS", "NEG", "SQUARE", "SIGN"}
+
+
+@register("Sigmoid", "TanH")
 class Unary(Op):
-    """y = f(x). `function` is a key of `UNARY`; on int32 only ABS, NEG, SQUARE and SIGN."""
+    """y = f(x). `function` is a key of `UNARY`; on int32 only those of `INT_UNARY`."""
 
     function: str
 
@@ -89,8 +143,8 @@ class Unary(Op):
     layout = "any"
 
     def infer(self, x: Spec) -> Spec:
-        if self.function not in UNARY:
-            raise ValueError(f"there is no unary function {self.function}")
+        if self.function not in UNARY or not (x.dtype == F32 or (x.dtype == I32 and self.function in INT_UNARY)):
+            raise ValueError(f"there is no {self.function} on {x.dtype}")
         return Spec(x.dtype, x.shape)
 
     def ref(self, x: np.ndarray) -> np.ndarray:
@@ -102,11 +156,16 @@ class Unary(Op):
         made.fields["T"] = "DT_INT32" if x.dtype == I32 else "DT_FLOAT"
         return made
 
+    @classmethod
+    def parse(cls, type: str, fields: Fields) -> Unary:
+        """Sigmoid and TanH are op types of their own as well."""
+        return cls({"Sigmoid": "SIGMOID", "TanH": "TANH"}.get(type) or fields["opType"])
+
     samples = (
         grid(function=sorted(set(UNARY) - POSITIVE - UNIT), x=[(), (7,), (2, 3, 4)])
         + grid(function=sorted(POSITIVE), x=[floats(2, 3, low=1.0, high=4.0)])
         + grid(function=sorted(UNIT), x=[floats(2, 3, low=-0.9, high=0.9)])
-        + grid(function=["ABS", "NEG", "SQUARE", "SIGN"], x=[integers(5)])
+        + grid(function=sorted(INT_UNARY), x=[integers(5)])
     )
 
 
@@ -150,7 +209,7 @@ def _size_subtract(a: Dim, b: Dim) -> Dim:
 
 
 def _size_divide(a: Dim, b: Dim) -> Dim:
-    return floordiv(a, b) if isinstance(b, int) and b > 0 or a == b else None
+    return floordiv(a, b) if (isinstance(b, int) and b > 0) or a == b else None
 
 
 _SIZE_ARITHMETIC |= {"SUB": _size_subtract, "REALDIV": _size_divide, "FLOORDIV": _size_divide}
@@ -176,7 +235,7 @@ class Binary(Op):
     def infer(self, a: Spec, b: Spec) -> Spec:
         if a.dtype != b.dtype:
             raise ValueError(f"the operands are {a.dtype} and {b.dtype}")
-        if self.function not in (INT_BINARY if a.dtype == I32 else FLOAT_BINARY):
+        if a.dtype not in (F32, I32) or self.function not in (INT_BINARY if a.dtype == I32 else FLOAT_BINARY):
             raise ValueError(f"there is no {self.function} on {a.dtype}")
         dtype = I32 if self.function in COMPARISONS else a.dtype
         return Spec(dtype, broadcast(a.shape, b.shape), self._size_arithmetic(a, b))
@@ -184,7 +243,13 @@ class Binary(Op):
     def _size_arithmetic(self, a: Spec, b: Spec) -> np.ndarray | None:
         """The content when the operands are small integer tensors that are only partly known."""
         rule, x, y = _SIZE_ARITHMETIC.get(self.function), a.sizes, b.sizes
-        if rule is None or a.dtype != I32 or x is None or y is None or (a.constant is not None and b.constant is not None):
+        if (
+            rule is None
+            or a.dtype != I32
+            or x is None
+            or y is None
+            or (a.constant is not None and b.constant is not None)
+        ):
             return None
         count = max(len(x), len(y))
         if min(len(x), len(y)) not in (1, count) or (a.rank or 0) > 1 or (b.rank or 0) > 1:
@@ -196,7 +261,7 @@ class Binary(Op):
         table = INT_BINARY if a.dtype == I32 else FLOAT_BINARY
         with np.errstate(all="ignore"):
             y = np.asarray(table[self.function](a, b))
-        y = y.astype(I32 if self.function in COMPARISONS else a.dtype, copy=False)
+            y = y.astype(I32 if self.function in COMPARISONS else a.dtype, copy=False)
         return np.maximum(y, 0) if self.activation else y
 
     def emit(self, a: Spec, b: Spec) -> Any:  # type: ignore[override]
@@ -258,9 +323,9 @@ class Cast(Op):
     def parse(cls, type: str, fields: Fields) -> Cast:
         return cls(fields["dstT"])
 
-    samples = grid(to=["DT_FLOAT", "DT_INT32"], x=[(2, 3), integers(4), integers(4, low=0, high=200, dtype="uint8")]) + grid(
-        to=["DT_UINT8"], x=[integers(6, low=0, high=250), floats(5, low=0, high=99)]
-    )
+    samples = grid(
+        to=["DT_FLOAT", "DT_INT32"], x=[(2, 3), integers(4), integers(4, low=0, high=200, dtype="uint8")]
+    ) + grid(to=["DT_UINT8"], x=[integers(6, low=0, high=250), floats(5, low=0, high=99)])
 
 
 @register()
@@ -278,3 +343,18 @@ class Select(Op):
         return np.where(condition != 0, a, b)
 
     samples = grid(condition=[integers(2, 3, low=0, high=2), exactly(1)], a=[(2, 3), (3,)], b=[(), (2, 1)])
+
+
+@register()
+class CastLike(Op):
+    """x in the element type of `like`."""
+
+    form = Form("CastLike")
+
+    def infer(self, x: Spec, like: Spec) -> Spec:
+        return Spec(like.dtype, x.shape)
+
+    def ref(self, x: np.ndarray, like: np.ndarray) -> np.ndarray:
+        return cast_array(x, like.dtype)
+
+    samples = grid(x=[(2, 3), integers(4)], like=[(1,), integers(2)])
