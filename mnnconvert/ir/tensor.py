@@ -160,6 +160,38 @@ class TransposedMatrix(_Sized):
 
 
 @dataclass(eq=False)
+class ReshapedTensor(_Sized):
+    """The same data under another shape."""
+
+    source: Tensor
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> np.dtype:  # type: ignore[override]
+        return self.source.dtype
+
+    def numpy(self) -> np.ndarray:
+        return self.source.numpy().reshape(self.shape)
+
+    def write_to(self, stream: BinaryIO) -> None:
+        self.source.write_to(stream)
+
+
+def row_blocks(tensor: Tensor, rows: int) -> Iterator[np.ndarray]:
+    """The data of a tensor as consecutive blocks of rows [k, size/rows], without holding more than needed."""
+    if isinstance(tensor, ReshapedTensor):
+        yield from row_blocks(tensor.source, rows)
+    elif isinstance(tensor, TransposedMatrix) and tensor.shape[0] == rows:
+        yield from tensor.row_blocks()
+    else:
+        array = tensor.memmap() if isinstance(tensor, FileTensor) else tensor.numpy()
+        matrix = array.reshape(rows, -1)
+        step = max(1, CHUNK // max(1, matrix.shape[1] * matrix.itemsize))
+        for start in range(0, rows, step):
+            yield matrix[start : start + step]
+
+
+@dataclass(eq=False)
 class HalfTensor(_Sized):
     """Numbers stored as float16; reads as float32."""
 

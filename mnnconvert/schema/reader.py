@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,20 +19,7 @@ from mnnconvert.schema import codec, flatbuffer, tables
 from mnnconvert.schema.base import Table
 from mnnconvert.schema.forms import Fields
 from mnnconvert.schema.weights import DATA_TYPES, WeightSource
-from mnnconvert.schema.writer import META_KEY
-
-
-def map_file(path: Path) -> memoryview:
-    """The bytes of a file, mapped into memory."""
-    try:
-        with path.open("rb") as file:
-            if path.stat().st_size == 0:
-                raise ConversionError.of("bad-mnn-file", f"'{path}' is empty", file=path)
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except FileNotFoundError as error:
-        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path) from error
-    except OSError as error:
-        raise ConversionError.of("unreadable-file", f"cannot read '{path}': {error.strerror}", file=path) from error
+from mnnconvert.schema.writer import META_KEY, map_file
 
 
 def read_net(path: Path) -> tables.Net:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
+import mmap
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +18,7 @@ from mnnconvert.ir import Graph, Node, Value
 from mnnconvert.ir.tensor import fingerprint
 from mnnconvert.ops.layout import Opaque
 from mnnconvert.schema import flatbuffer, tables
+from mnnconvert.schema.files import staged
 from mnnconvert.schema.forms import make_table
 from mnnconvert.schema.weights import BLOB_TYPES, ExternalFile, WeightStore
 
@@ -192,53 +191,27 @@ def write_model(graph: Graph, target: Path, *, external: bool = False, biz_code:
     net = NetBuilder(WeightStore(files)).net(graph, biz_code)
     if files is None and flatbuffer.layout_size(net) > INLINE_LIMIT:
         return write_model(graph, target, external=True, biz_code=biz_code)
-    weights = Path(f"{target}.weight") if files is not None and files.size else None
-    with _replacing(target) as stream, _replacing(weights) as weight_stream:
-        size = flatbuffer.write(net, stream)
-        if files is not None and weight_stream is not None:
-            files.write(weight_stream)
-    return WrittenFile(target, size, weights, files.size if files is not None else 0)
+    with staged(target) as path:
+        weights = path.with_name(f"{path.name}.weight") if files is not None and files.size else None
+        with path.open("wb", buffering=1 << 20) as stream:
+            size = flatbuffer.write(net, stream)
+        if files is not None and weights is not None:
+            with weights.open("wb", buffering=1 << 20) as stream:
+                files.write(stream)
+        flatbuffer.read(map_file(path), tables.Net)
+    if weights is None:
+        return WrittenFile(target, size)
+    return WrittenFile(target, size, Path(f"{target}.weight"), files.size if files is not None else 0)
 
 
-@contextmanager
-def _replacing(target: Path | None) -> Iterator[Any]:
-    """A stream to a temporary file that replaces `target` when the block ends without an error."""
-    if target is None:
-        yield None
-        return
-    temporary = None
+def map_file(path: Path) -> memoryview:
+    """The bytes of a file, mapped into memory."""
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent or ".")
-        with os.fdopen(handle, "wb", buffering=1 << 20) as stream:
-            yield stream
-        _check_readable(Path(temporary), target)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-        temporary = None
+        with path.open("rb") as file:
+            if path.stat().st_size == 0:
+                raise ConversionError.of("bad-mnn-file", f"'{path}' is empty", file=path)
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except FileNotFoundError as error:
+        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path) from error
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConversionError.of("unwritable-output", f"cannot write '{target}': {reason}", file=target) from error
-    finally:
-        if temporary is not None:
-            with suppress(OSError):
-                os.unlink(temporary)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _check_readable(path: Path, target: Path) -> None:
-    """Read a finished model file back, before it replaces anything."""
-    if target.suffix == ".weight":
-        return
-    from mnnconvert.schema.reader import map_file
-
-    flatbuffer.read(map_file(path), tables.Net)
-
-
-def write_net(net: tables.Net, stream: BinaryIO) -> int:
-    """Write tables that were read or made elsewhere."""
-    return flatbuffer.write(net, stream)
+        raise ConversionError.of("unreadable-file", f"cannot read '{path}': {error.strerror}", file=path) from error

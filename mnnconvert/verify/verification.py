@@ -10,6 +10,7 @@ import numpy as np
 from mnnconvert.errors import ConversionError, Diagnostic
 from mnnconvert.verify.compare import Comparison, OutputVerdict, Tolerance, compare_outputs
 from mnnconvert.verify.engines import Engine, Feeds, Outputs
+from mnnconvert.verify.gates import GateResult, failures_table
 
 Progress = Callable[[int, int], None]  # runs done, runs in all
 
@@ -48,11 +49,12 @@ class VerificationResult:
     candidate: str
     tolerance: Tolerance
     runs: tuple[VerificationRun, ...]
+    missed_gates: tuple[GateResult, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether there were runs and each of them agreed."""
-        return bool(self.runs) and all(run.passed for run in self.runs)
+        """Whether there were runs, each of them agreed, and no gate was missed."""
+        return bool(self.runs) and all(run.passed for run in self.runs) and not self.missed_gates
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -61,6 +63,7 @@ class VerificationResult:
             "candidate": self.candidate,
             "tolerance": asdict(self.tolerance),
             "runs": [run.to_dict() for run in self.runs],
+            "missed_gates": [gate.to_dict() for gate in self.missed_gates],
         }
 
     def lines(self) -> list[str]:
@@ -68,7 +71,8 @@ class VerificationResult:
         agrees = "agrees" if self.passed else "does not agree"
         count = f"{len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
         head = f"{self.candidate} {agrees} with {self.reference} on {count} (tolerance {self.tolerance})"
-        return [head, *(line for number, run in enumerate(self.runs, 1) for line in _run_lines(number, run))]
+        runs = (line for number, run in enumerate(self.runs, 1) for line in _run_lines(number, run))
+        return [head, *runs, *failures_table(self.missed_gates)]
 
 
 def _run_lines(number: int, run: VerificationRun) -> list[str]:

@@ -1,0 +1,132 @@
+"""The Python interface: convert, load, run, verify, and what the command line needs beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mnnconvert.errors import ConversionError, UsageError
+from mnnconvert.options import ConversionOptions
+
+if TYPE_CHECKING:
+    from mnnconvert.conversion import ConversionReport
+    from mnnconvert.describe import ModelInfo
+    from mnnconvert.runtime_ref.session import Session
+    from mnnconvert.verify.engines import Engine
+    from mnnconvert.verify.verification import VerificationResult
+
+Progress = Callable[[str, float], None]
+PathLike = str | os.PathLike[str]
+
+
+def convert(source: PathLike, target: PathLike, *, framework: str | None = None, **keywords: Any) -> ConversionReport:
+    """Convert the model file `source` to the MNN file `target`.
+
+    Keywords are the command-line options in snake_case (`weight_quant_bits=4`, short `weight_bits=4`). Raises
+    ConversionError, UsageError or GateError (all MnnConvertError, with `.diagnostics`); `target` is only touched by a
+    finished file.
+    """
+    options = ConversionOptions.from_keywords(
+        model_file=os.fspath(source), mnn_model=os.fspath(target), framework=framework, **keywords
+    )
+    return convert_with(options, None)
+
+
+def convert_with(options: ConversionOptions, progress: Progress | None = None) -> ConversionReport:
+    """As `convert`, with options that were read already; `progress(stage, fraction)` is called on the way."""
+    from mnnconvert.conversion import Conversion
+
+    return Conversion(options, progress).run()
+
+
+def load(path: PathLike, *, backend: str = "cpu", threads: int = 0) -> Session:
+    """A session for a `.mnn` file.
+
+    `backend` "cpu" takes the fastest that is built (at present the numpy reference, see `Session.backend`), "reference"
+    is the numpy definition. `threads` 0 leaves the number to the numerical library.
+    """
+    from mnnconvert.runtime_ref.session import load as load_session
+
+    if backend not in ("cpu", "reference"):
+        raise UsageError.of("unsupported-backend", f"there is no backend '{backend}'", hint="cpu or reference")
+    if threads < 0:
+        raise UsageError.of("out-of-range", f"threads takes a number from 0 on, not {threads}")
+    return load_session(Path(path))
+
+
+def verify(
+    source: PathLike,
+    mnn: PathLike,
+    inputs: PathLike | Mapping[str, Any] | None = None,
+    gates: PathLike | None = None,
+    *,
+    tolerance: float = ConversionOptions.tolerance,
+    engine: str | None = None,
+    seed: int = 0,
+) -> VerificationResult:
+    """Run both models on the same inputs and compare all outputs.
+
+    `inputs` are arrays by input name or an `.npz` file; seeded random ones at two sizes where sizes are open otherwise.
+    `gates` is a TOML file of bounds. `engine` "mnn" runs the MNN file in MNN's own runtime instead of ours.
+    """
+    from mnnconvert.verification import verify_files
+
+    return verify_files(Path(source), Path(mnn), inputs, gates, tolerance=tolerance, engine=engine, seed=seed)
+
+
+def source_engine(path: PathLike) -> Engine:
+    """The engine that runs a source model: onnxruntime for `.onnx`, our executor for `.mnn`."""
+    from mnnconvert.verification import open_source
+
+    return open_source(Path(path))
+
+
+def info(path: PathLike) -> ModelInfo:
+    """What is inside a `.mnn` file."""
+    from mnnconvert.describe import describe
+
+    return describe(Path(path))
+
+
+def to_json(mnn: PathLike, target: PathLike) -> None:
+    """Write the JSON form of a `.mnn` file."""
+    from mnnconvert.schema import json_form
+    from mnnconvert.schema.files import replacing
+    from mnnconvert.schema.reader import read_net
+
+    net = read_net(Path(mnn))
+    with replacing(Path(target), text=True) as stream:
+        json_form.to_json(net, stream)
+
+
+def from_json(source: PathLike, mnn: PathLike) -> None:
+    """Write the `.mnn` file of a JSON form; the same bytes as the file it was made from."""
+    from mnnconvert.schema import flatbuffer, json_form, tables
+    from mnnconvert.schema.files import replacing
+
+    try:
+        text = Path(source).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConversionError.of("missing-file", f"'{source}' does not exist", file=source) from error
+    except UnicodeDecodeError as error:
+        raise ConversionError.of("bad-json-model", f"'{source}' is not text: {error.reason}", file=source, offset=error.start) from error
+    except OSError as error:
+        raise ConversionError.of("unreadable-file", f"cannot read '{source}': {error.strerror}", file=source) from error
+    net = json_form.from_json(text, tables.Net)
+    with replacing(Path(mnn)) as stream:
+        flatbuffer.write(net, stream)
+
+
+def supported_ops(framework: str = "ONNX") -> list[dict[str, Any]]:
+    """The source ops that are translated: name, the oldest opset of each rule, and limits."""
+    from mnnconvert.conversion import require_frontend
+
+    require_frontend(framework)
+    from mnnconvert.frontends.onnx import rules  # noqa: F401  (registers the rules)
+    from mnnconvert.frontends.onnx.registry import supported
+
+    return [
+        {"name": f"{r.domain}.{r.op}" if r.domain else r.op, "since": r.since, "limits": r.limits} for r in supported()
+    ]

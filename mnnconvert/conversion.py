@@ -1,0 +1,353 @@
+"""One conversion from end to end: read, rewrite, quantize, write, prove, and only then put the file in its place."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mnnconvert.errors import ConversionError, Diagnostic, GateError, UsageError
+from mnnconvert.ir import Graph, Shape, to_text
+from mnnconvert.ir.types import format_shape
+from mnnconvert.options import ConversionOptions
+
+if TYPE_CHECKING:
+    from mnnconvert.passes.base import Report
+    from mnnconvert.quantizers.plan import LayerPlan
+    from mnnconvert.quantizers.recipe import Recipe
+    from mnnconvert.verify.engines import Engine
+    from mnnconvert.verify.verification import VerificationResult
+
+SUFFIXES = {".onnx": "ONNX", ".mnn": "MNN", ".json": "JSON", ".tflite": "TFLITE", ".pb": "TF", ".keras": "TF", ".h5": "TF",
+            ".pt": "TORCH", ".pt2": "TORCH", ".jit": "TORCH", ".caffemodel": "CAFFE"}  # fmt: skip
+FRONTENDS = ("ONNX", "MNN")
+AUTO_VERIFY_BYTES = 1_500_000_000  # beyond this `--verify auto` leaves the proof to the user
+ANY_ERROR = float("inf")
+
+
+@dataclass
+class ConversionReport:
+    """What went in, what was done, what came out, and the proof.
+
+    Sizes are in bytes; `layers` says what each weight became; `verification` is that of the written file (of the float
+    graph for quantized weights, whose own error stands in `quantized`); None where it was not asked for.
+    """
+
+    source: str
+    target: str | None
+    framework: str
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    passes: list[Report] = field(default_factory=list)
+    layers: list[LayerPlan] = field(default_factory=list)
+    source_bytes: int = 0
+    target_bytes: int = 0
+    external_bytes: int = 0
+    nodes_before: int = 0
+    nodes_after: int = 0
+    verification: VerificationResult | None = None
+    quantized: VerificationResult | None = None
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        plain = {
+            name: getattr(self, name)
+            for name in ("source", "target", "framework", "source_bytes", "target_bytes", "external_bytes",
+                         "nodes_before", "nodes_after", "seconds")
+        }  # fmt: skip
+        return plain | {
+            "diagnostics": [d.to_dict() for d in self.diagnostics],
+            "passes": [p.to_dict() for p in self.passes],
+            "layers": [layer.to_dict() for layer in self.layers],
+            "verification": None if self.verification is None else self.verification.to_dict(),
+            "quantized": None if self.quantized is None else self.quantized.to_dict(),
+        }
+
+
+class Conversion:
+    """The steps of one conversion; each leaves its mark on the report."""
+
+    def __init__(self, options: ConversionOptions, progress: Callable[[str, float], None] | None = None):
+        self.options = options
+        self.progress = progress or (lambda stage, fraction: None)
+        self.source = Path(options.model_file or "")
+        self.framework = options.framework or guess_framework(self.source)
+        self.report = ConversionReport(str(self.source), options.mnn_model, self.framework)
+
+    def run(self) -> ConversionReport:
+        """Convert (or, with `plan`, only say what would be done)."""
+        started = time.perf_counter()
+        graph = self._read()
+        self._rewrite(graph)
+        recipe = recipe_of(self.options)
+        layers = self._plan(graph, recipe)
+        if not self.options.plan:
+            self._check_target()
+            self._float_proof(graph, recipe)
+            self._quantize(graph, layers, recipe)
+            self._write(graph)
+        self.report.seconds = time.perf_counter() - started
+        return self.report
+
+    def note(self, reference: str, message: str, hint: str = "") -> None:
+        self.report.diagnostics.append(Diagnostic(reference, message, hint=hint))
+
+    def _read(self) -> Graph:
+        require_frontend(self.framework)
+        self.progress("read", 0.0)
+        shapes = {**fixed_shapes(self.options.input_config_file), **self.options.input_shape}
+        if self.framework == "MNN":
+            graph = self._read_mnn(shapes)
+        else:
+            from mnnconvert.frontends.onnx.reader import read_onnx
+
+            graph = read_onnx(self.source, shapes, self.options.batch or 0)
+        if self.options.save_static_model:
+            _require_static(graph)
+        self.report.source_bytes = _bytes_on_disk(self.source, graph)
+        self.report.nodes_before = sum(len(g.nodes) for g in graph.graphs())
+        return graph
+
+    def _read_mnn(self, shapes: dict[str, Shape]) -> Graph:
+        from mnnconvert.ir import CodedTensor, HalfTensor
+        from mnnconvert.schema.reader import read_model
+
+        if shapes or self.options.batch:
+            raise UsageError.of("option-without-effect", "input sizes can only be fixed while a source model is converted")
+        graph = read_model(self.source)
+        stored = [v for g in graph.graphs() for v in g.constants() if isinstance(v.tensor, CodedTensor | HalfTensor)]
+        if stored and recipe_of(self.options).changes_weights:
+            self.note("rounded-twice", f"{len(stored)} weights of '{self.source.name}' were rounded before and are rounded again",
+                      "convert from the float model where you have it")  # fmt: skip
+        return graph
+
+    def _rewrite(self, graph: Graph) -> None:
+        from mnnconvert.passes.pipeline import run_pipeline
+
+        self.progress("rewrite", 0.0)
+        self.report.passes = run_pipeline(
+            graph,
+            level=self.options.optimize_level,
+            target=self.options.target,
+            disabled=self.options.disable_pass,
+            convert_matmul_to_conv=self.options.convert_matmul_to_conv,
+            hook=self._after_pass if self.options.dump_pass or self.options.debug else None,
+        )
+        self.report.nodes_after = sum(len(g.nodes) for g in graph.graphs())
+
+    def _after_pass(self, graph: Graph, step: Any, report: Report) -> None:
+        from mnnconvert.ir import verify
+
+        verify(graph, step.name)
+        if self.options.dump_pass:
+            print(f"# {step.name}: {report.changes} changes", file=sys.stderr)
+            for line in (*report.notes, *report.misses):
+                print(f"#   {line}", file=sys.stderr)
+            if report.changes:
+                print(to_text(graph), file=sys.stderr)
+
+    def _plan(self, graph: Graph, recipe: Recipe) -> list[LayerPlan]:
+        from mnnconvert.quantizers.plan import plan_weights
+
+        self.report.layers = plan_weights(graph, recipe)
+        if recipe.block:
+            smaller = [x for x in self.report.layers if x.block_channels not in (0, recipe.block)]
+            if smaller:
+                self.note("smaller-block", f"{len(smaller)} layers have channels that {recipe.block} does not divide; "
+                          "they have the largest block below it that does (see the table)")  # fmt: skip
+        return self.report.layers
+
+    def _check_target(self) -> None:
+        """Find out that nothing can be written before the work, not after it."""
+        from mnnconvert.schema.files import staged
+
+        target = Path(self.options.mnn_model or "")
+        if target.exists() and self.source.exists() and target.samefile(self.source):
+            raise UsageError.of("contradictory-options", f"'{target}' would overwrite the model that is converted")
+        with staged(target):
+            pass
+
+    def _float_proof(self, graph: Graph, recipe: Recipe) -> None:
+        """With quantized weights, the float graph is what has to agree with the source."""
+        if not recipe.changes_weights:
+            return
+        reference = self._reference(graph)
+        if reference is None:
+            return
+        from mnnconvert.verification import verify_graph
+
+        self.progress("verify", 0.0)
+        result = verify_graph(reference, graph, self.options.inputs, self.options.tolerance, self.options.seed)
+        self._accept(result)
+
+    def _reference(self, graph: Graph) -> Engine | None:
+        """The source engine, or None with a note why there is no proof."""
+        if self.options.verify == "never":
+            return None
+        from mnnconvert.verify.engines import OnnxRuntimeEngine
+
+        demanded = self.options.verify == "always"
+        size = sum(v.tensor.nbytes for g in graph.graphs() for v in g.constants() if v.tensor is not None)
+        if self.framework == "ONNX" and not OnnxRuntimeEngine.available() and not demanded:
+            self.note("not-verified", "onnxruntime is not installed, so the file was not proved", "pip install 'mnnconvert[verify]'")
+            return None
+        if size > AUTO_VERIFY_BYTES and not demanded:
+            self.note("not-verified", f"the model holds {size / 1e9:.1f} GB, so the file was not proved", "--verify always proves it")
+            return None
+        from mnnconvert.verification import open_source
+
+        return open_source(self.source)
+
+    def _accept(self, result: VerificationResult) -> None:
+        """Keep a proof, or stop with what missed: nothing is written then."""
+        self.report.verification = result
+        if not result.passed:
+            lines = result.lines()
+            raise GateError.of("verification-missed", lines[0], hint="\n  ".join(lines[1:]), file=self.source)
+
+    def _quantize(self, graph: Graph, layers: list[LayerPlan], recipe: Recipe) -> None:
+        if not recipe.changes_weights:
+            return
+        from mnnconvert.quantizers.apply import apply_plan, halve_constants
+
+        apply_plan(layers, recipe, lambda fraction: self.progress("quantize", fraction))
+        if recipe.half:
+            halve_constants(graph)
+
+    def _write(self, graph: Graph) -> None:
+        from mnnconvert.schema.files import staged
+        from mnnconvert.schema.writer import write_model
+
+        self.progress("write", 0.0)
+        target = Path(self.options.mnn_model or "")
+        with staged(target) as path:
+            written = write_model(graph, path, external=self.options.save_external_data, biz_code=self.options.biz_code or "")
+            self.report.target_bytes, self.report.external_bytes = written.size, written.external_size
+            if written.external_size and not self.options.save_external_data:
+                self.note("external-weights", f"the model is larger than 2 GB: its weights are in '{target}.weight'")
+            self._prove(graph, path)
+            self._check_recorded(path)
+
+    def _prove(self, graph: Graph, path: Path) -> None:
+        """Run the written file against the source: it has to agree, or for quantized weights to run and tell its error."""
+        reference = self._reference_for_file(graph)
+        if reference is None:
+            return
+        from mnnconvert.runtime_ref.session import load
+        from mnnconvert.verification import choose_feeds
+        from mnnconvert.verify.compare import Tolerance
+        from mnnconvert.verify.engines import SessionEngine
+        from mnnconvert.verify.verification import verify_engines
+
+        self.progress("verify", 0.5)
+        quantized = recipe_of(self.options).changes_weights
+        tolerance = Tolerance(ANY_ERROR if quantized else self.options.tolerance)
+        feeds = choose_feeds(reference, self.options.inputs, self.options.seed)
+        result = verify_engines(reference, SessionEngine(load(path)), feeds, tolerance)
+        if not quantized:
+            self._accept(result)
+            return
+        self.report.quantized = result
+        broken = [p for run in result.runs for p in run.problems]
+        if broken:
+            raise ConversionError(broken)
+
+    def _reference_for_file(self, graph: Graph) -> Engine | None:
+        noted = [d for d in self.report.diagnostics if d.reference == "not-verified"]
+        return None if noted else self._reference(graph)
+
+    def _check_recorded(self, path: Path) -> None:
+        if self.options.testdir is None:
+            return
+        from mnnconvert.runtime_ref.session import load
+        from mnnconvert.verification import check_recorded
+
+        problems = check_recorded(load(path), Path(self.options.testdir), self.options.thredhold)
+        if problems:
+            raise GateError(Diagnostic("verification-missed", p, {"testdir": str(self.options.testdir)}) for p in problems)
+
+
+def recipe_of(options: ConversionOptions) -> Recipe:
+    """What the options ask of the weights."""
+    from mnnconvert.quantizers.recipe import Recipe
+
+    return Recipe(
+        bits=options.weight_quant_bits,
+        block=options.weight_quant_block,
+        symmetric=not options.weight_quant_asymmetric,
+        method="hqq" if options.hqq else "rtn",
+        half_scales=options.weight_quant_scale_bit == 16,
+        half=options.fp16,
+    )
+
+
+def guess_framework(path: Path) -> str:
+    """The framework of a file by its suffix, or by its first bytes."""
+    known = SUFFIXES.get(path.suffix.lower())
+    if known:
+        return known
+    if path.is_dir():
+        return "TF"
+    if not path.exists():
+        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path)
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise ConversionError.of("unreadable-file", f"cannot read '{path}': {error.strerror}", file=path) from error
+    if head[4:8] == b"TFL3":
+        return "TFLITE"
+    if head[:1] == b"\x08" and len(head) > 2:  # ModelProto.ir_version comes first
+        return "ONNX"
+    raise UsageError.of("unknown-framework", f"'{path}' does not tell what framework it is from", hint="say it with -f")
+
+
+def require_frontend(framework: str) -> None:
+    """Refuse frameworks that have no frontend."""
+    if framework.upper() not in FRONTENDS:
+        raise ConversionError.of(
+            "framework-not-available", f"there is no frontend for {framework} models", hint="export the model to ONNX"
+        )
+
+
+def fixed_shapes(path: str | None) -> dict[str, Shape]:
+    """Input sizes of an MNN input configuration file: `input_names = a,b` and `input_dims = 1x3x224x224,1x8`."""
+    if path is None:
+        return {}
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as error:
+        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConversionError.of("unreadable-file", f"cannot read '{path}': {error}", file=path) from error
+    pairs = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines) if value}
+    names = [n.strip() for n in pairs.get("input_names", "").split(",") if n.strip()]
+    dims = [d.strip() for d in pairs.get("input_dims", "").split(",") if d.strip()]
+    if not names or len(names) != len(dims) or not all(all(p.isdigit() for p in d.split("x")) for d in dims):
+        raise UsageError.of("bad-input", f"'{path}' needs lines like 'input_names = a,b' and 'input_dims = 1x3x8x8,1x4'", file=path)
+    return {name: tuple(int(p) for p in d.split("x")) for name, d in zip(names, dims, strict=True)}
+
+
+def _require_static(graph: Graph) -> None:
+    problems = [
+        Diagnostic("open-size", f"the input '{v.name}' has the sizes {format_shape(v.shape)}, of which {_open(v.shape)} is open",
+                   {"input": v.name}, f"fix it with --input-shape {v.name}:1x3x224x224 or the like")
+        for v in graph.inputs if v.shape is None or not all(isinstance(d, int) for d in v.shape)
+    ]  # fmt: skip
+    if problems:
+        raise ConversionError(problems)
+
+
+def _open(shape: Shape | None) -> str:
+    return "everything" if shape is None else ", ".join(str(d) for d in shape if not isinstance(d, int))
+
+
+def _bytes_on_disk(source: Path, graph: Graph) -> int:
+    """Bytes of the model file and of the external files that its weights lie in."""
+    from mnnconvert.ir import FileTensor
+
+    files = {v.tensor.path for g in graph.graphs() for v in g.constants() if isinstance(v.tensor, FileTensor)}
+    files.add(source)
+    return sum(f.stat().st_size for f in files if f.is_file())

@@ -1,0 +1,91 @@
+"""Does what the plan says: replaces weights by coded or half tensors, a shared weight once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from mnnconvert.errors import MnnConvertError
+from mnnconvert.ir import F16, ArrayTensor, CodedTensor, CodedWeights, Graph, HalfTensor, LazyTensor, Tensor
+from mnnconvert.ir.tensor import row_blocks
+from mnnconvert.quantizers import hqq, rtn
+from mnnconvert.quantizers.plan import LayerPlan
+from mnnconvert.quantizers.recipe import Recipe
+
+METHODS = {"rtn": rtn.quantize, "hqq": hqq.quantize}
+LARGEST_HALF = 65504.0
+Progress = Callable[[float], None]
+
+
+def apply_plan(layers: Iterable[LayerPlan], recipe: Recipe, progress: Progress | None = None) -> None:
+    """Code the weights of all layers that are to be coded, and note the error of each."""
+    todo = [x for x in layers if recipe.changes_weights and not x.reason]
+    done: dict[int, tuple[Tensor, LayerPlan]] = {}
+    for i, layer in enumerate(todo):
+        source = layer.weight.tensor
+        assert source is not None
+        if id(source) in done:
+            layer.weight.tensor, first = done[id(source)]
+            layer.error = first.error
+        else:
+            _apply(layer, source, recipe)
+            assert layer.weight.tensor is not None
+            done[id(source)] = layer.weight.tensor, layer
+            done[id(layer.weight.tensor)] = done[id(source)]
+        if progress is not None:
+            progress((i + 1) / len(todo))
+
+
+def _apply(layer: LayerPlan, source: Tensor, recipe: Recipe) -> None:
+    try:
+        if recipe.half:
+            layer.weight.tensor = half(source, layer.name)
+            return
+        coded, layer.error = _code(layer, source, recipe)
+    except MnnConvertError as error:
+        for diagnostic in error.diagnostics:
+            diagnostic.context.setdefault("layer", layer.name)
+        raise
+    layer.weight.tensor = CodedTensor(coded, tuple(source.shape))
+
+
+def _code(layer: LayerPlan, source: Tensor, recipe: Recipe) -> tuple[CodedWeights, float]:
+    """Block of rows by block of rows; the relative root mean square error of the whole."""
+    codes = np.empty((layer.rows, layer.columns), np.int8)
+    scales, minima = [], []
+    start, noise, power = 0, 0.0, 0.0
+    for rows in row_blocks(source, layer.rows):
+        part = METHODS[recipe.method](rows, recipe.bits, layer.block, recipe.symmetric, recipe.half_scales)
+        codes[start : start + len(rows)] = part.codes
+        scales.append(part.scale)
+        minima.append(part.minimum)
+        difference = (part.decode() - rows).reshape(-1)
+        flat = np.ascontiguousarray(rows).reshape(-1)
+        noise, power = noise + float(np.vdot(difference, difference)), power + float(np.vdot(flat, flat))
+        start += len(rows)
+    minimum = None if recipe.symmetric else np.concatenate([m for m in minima if m is not None])
+    coded = CodedWeights(codes, np.concatenate(scales), minimum, recipe.bits, recipe.half_scales)
+    return coded, float(np.sqrt(noise / power)) if power else 0.0
+
+
+def half(source: Tensor, name: str) -> Tensor:
+    """A tensor stored as float16; left as it is when a value would overflow to infinity."""
+    array = source.numpy()
+    if array.size and not np.abs(array[np.isfinite(array)]).max(initial=0) <= LARGEST_HALF:
+        return source
+    return HalfTensor(LazyTensor(source, lambda a: a.astype(F16), F16, tuple(source.shape)))
+
+
+def halve_constants(graph: Graph) -> int:
+    """Store every float32 constant that stands on its own (not inside an op's table) as float16; returns how many."""
+    count = 0
+    for inner in graph.graphs():
+        embedded = {id(v) for n in inner.nodes for v in n.inputs[1 : 1 + len(getattr(n.op, "embedded", ()))]}
+        for value in inner.constants():
+            tensor = value.tensor
+            if id(value) in embedded or not isinstance(tensor, ArrayTensor) or tensor.dtype != np.float32 or tensor.size < 2:
+                continue
+            value.tensor = half(tensor, value.name)
+            count += value.tensor is not tensor
+    return count

@@ -1,0 +1,145 @@
+"""What will happen to each weight, decided before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mnnconvert.errors import ConversionError, Diagnostic
+from mnnconvert.ir import CodedTensor, Graph, HalfTensor, Node, Value
+from mnnconvert.quantizers.recipe import Recipe
+
+SMALLEST_BLOCK = 8  # input channels; smaller blocks would cost more for scales than they save on codes
+
+
+@dataclass
+class LayerPlan:
+    """One weight: where it is, what it becomes, and its size in bytes before and after (scales included).
+
+    `rows` runs of `columns` weights have scales of their own; `block` counts columns (0: one scale per run) and
+    `block_channels` input channels. `reason` says why a weight is left as it is. `error` is the root mean square of
+    the change relative to that of the weight, known after the work.
+    """
+
+    name: str
+    op: str
+    weight: Value = field(repr=False)
+    precision: str = "float32"
+    rows: int = 0
+    columns: int = 0
+    block: int = 0
+    block_channels: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    method: str = ""
+    reason: str = ""
+    error: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        data = asdict(self, dict_factory=lambda pairs: {k: v for k, v in pairs if k != "weight"})
+        data["block"] = self.block_channels or None
+        return data
+
+
+def plan_weights(graph: Graph, recipe: Recipe) -> list[LayerPlan]:
+    """The plan for every weight of a graph, its subgraphs included.
+
+    Raises `block-does-not-fit` with every layer whose channels cannot be cut into blocks of at most the asked size.
+    A block is never larger than asked; where the size does not divide the channels, the largest divisor below it is
+    taken, and the plan says so.
+    """
+    layers = [_layer(node, recipe) for inner in graph.graphs() for node in inner.nodes if _has_weight(node)]
+    problems = [_does_not_fit(layer, recipe) for layer in layers if layer.block < 0]
+    if problems:
+        raise ConversionError(problems)
+    return layers
+
+
+def _has_weight(node: Node) -> bool:
+    """Layers that hold a matrix of constants: convolutions, and products or recurrences with a constant."""
+    if len(node.inputs) < 2 or node.inputs[1].tensor is None or node.inputs[1].dtype.kind != "f":
+        return False
+    form = getattr(node.op, "form", None)
+    tables = ("Convolution2D", "Convolution3D", "MatMul", "LSTM", "RNNParam")
+    return form is not None and form.table in tables
+
+
+def _layer(node: Node, recipe: Recipe) -> LayerPlan:
+    weight = node.inputs[1]
+    tensor = weight.tensor
+    layer = LayerPlan(node.name, node.op.kind, weight, bytes_before=4 * _size(weight), bytes_after=4 * _size(weight))
+    if isinstance(tensor, CodedTensor):
+        layer.precision, layer.method = f"{tensor.coded.bits} bit", "as in the source"
+        layer.rows, layer.columns = tensor.coded.codes.shape
+        layer.block = tensor.coded.block if tensor.coded.blocks > 1 else 0
+        layer.bytes_after = tensor.nbytes
+    elif isinstance(tensor, HalfTensor):
+        layer.precision, layer.bytes_after = "float16", tensor.nbytes
+    if not recipe.changes_weights:
+        return layer
+    if getattr(node.op, "form").table != "Convolution2D":
+        layer.reason = f"weights of {node.op.kind} have no coded form"
+        return layer
+    if isinstance(tensor, CodedTensor) and recipe.bits == tensor.coded.bits and not recipe.block:
+        layer.reason = "coded in the source already"
+        return layer
+    return _half(layer) if recipe.half else _coded(layer, node, recipe)
+
+
+def _size(weight: Value) -> int:
+    size = 1
+    for d in weight.shape or ():
+        size *= d if isinstance(d, int) else 1
+    return size
+
+
+def _half(layer: LayerPlan) -> LayerPlan:
+    layer.precision, layer.bytes_after = "float16", layer.bytes_before // 2
+    return layer
+
+
+def _coded(layer: LayerPlan, node: Node, recipe: Recipe) -> LayerPlan:
+    shape = [d for d in layer.weight.shape or () if isinstance(d, int)]
+    transposed = "Deconvolution" in node.op.kind
+    layer.rows = shape[1] * getattr(node.op, "group", 1) if transposed else shape[0]
+    layer.columns = _size(layer.weight) // layer.rows
+    if recipe.block and not transposed:
+        channels, area = shape[1], shape[2] * shape[3]
+        layer.block_channels = fitting_block(channels, recipe.block)
+        layer.block = layer.block_channels * area
+    layer.precision, layer.method = f"{recipe.bits} bit", recipe.method
+    layer.bytes_after = coded_bytes(layer.rows, layer.columns, layer.block, recipe)
+    return layer
+
+
+def fitting_block(channels: int, wanted: int) -> int:
+    """The largest divisor of `channels` that is at most `wanted`: 0 when one block covers all, -1 when it is useless."""
+    if channels <= wanted:
+        return 0
+    best = next(b for b in range(wanted, 0, -1) if channels % b == 0)
+    return best if best >= min(SMALLEST_BLOCK, wanted) else -1
+
+
+def coded_bytes(rows: int, columns: int, block: int, recipe: Recipe) -> int:
+    """Bytes of packed codes and scales."""
+    blocks = rows * (columns // block if block > 0 else 1)
+    numbers = blocks * (1 if recipe.symmetric else 2)
+    return -(-rows * columns * recipe.bits // 8) + numbers * (2 if recipe.half_scales else 4)
+
+
+def _does_not_fit(layer: LayerPlan, recipe: Recipe) -> Diagnostic:
+    shape = layer.weight.shape or ()
+    channels = str(shape[1]) if len(shape) > 1 else "?"
+    return Diagnostic(
+        "block-does-not-fit",
+        f"the {channels} input channels of '{layer.name}' cannot be cut into blocks of {recipe.block} or a little fewer",
+        {"weight": layer.weight.name, "channels": channels, "block": str(recipe.block)},
+        "choose another --weightQuantBlock, or 0 for one scale per output channel",
+    )
+
+
+def total(layers: Iterable[LayerPlan]) -> tuple[int, int]:
+    """Bytes of all weights before and after; a weight that several layers share counts once."""
+    unique = {id(layer.weight.tensor): layer for layer in layers}.values()
+    return sum(x.bytes_before for x in unique), sum(x.bytes_after for x in unique)

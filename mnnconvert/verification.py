@@ -1,0 +1,121 @@
+"""Proves files against each other: opens the engines, makes up inputs, applies gates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mnnconvert.errors import ConversionError, UsageError
+from mnnconvert.ir import Graph
+from mnnconvert.runtime_ref.session import Session, load
+from mnnconvert.verify.compare import Tolerance
+from mnnconvert.verify.engines import Engine, OnnxRuntimeEngine, SessionEngine
+from mnnconvert.verify.gates import evaluate, read_gates
+from mnnconvert.verify.inputs import ladder, load_npz
+from mnnconvert.verify.mnn_engine import MnnEngine
+from mnnconvert.verify.verification import VerificationResult, verify_engines
+
+Feeds = Mapping[str, Any]
+
+
+def open_source(path: Path) -> Engine:
+    """onnxruntime for an ONNX file, our executor for an MNN file; `source-engine-missing` for anything else."""
+    if not path.exists():
+        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path)
+    if path.suffix.lower() == ".mnn":
+        return SessionEngine(load(path))
+    if path.suffix.lower() == ".onnx":
+        return OnnxRuntimeEngine(path)
+    raise ConversionError.of("source-engine-missing", f"no engine here runs '{path.name}'", hint="an .onnx or .mnn file", file=path)
+
+
+def verify_files(
+    source: Path, mnn: Path, inputs: Any, gates: Any, *, tolerance: float, engine: str | None, seed: int
+) -> VerificationResult:
+    """See `mnnconvert.verify`. Raises GateError when a gate is missed."""
+    rules = read_gates(gates) if gates is not None else []
+    reference = open_source(source)
+    candidate = open_candidate(mnn, engine)
+    feeds = choose_feeds(reference, inputs, seed)
+    result = verify_engines(reference, candidate, feeds, Tolerance(tolerance))
+    if rules:
+        missed = [r for r in evaluate(rules, [run.comparison for run in result.runs if run.comparison]) if not r.passed]
+        result = VerificationResult(result.reference, result.candidate, result.tolerance, result.runs, tuple(missed))
+    return result
+
+
+def open_candidate(mnn: Path, engine: str | None) -> Engine:
+    """What runs the MNN file: our executor, or MNN's own runtime for "mnn"."""
+    if engine not in (None, "mnnconvert", "mnn"):
+        raise UsageError.of("unsupported-backend", f"there is no engine '{engine}'", hint="mnnconvert or mnn")
+    return MnnEngine(mnn) if engine == "mnn" else SessionEngine(load(mnn))
+
+
+def choose_feeds(reference: Engine, inputs: Any, seed: int) -> list[Feeds | Iterable[Feeds]]:
+    """The given arrays, or seeded random ones: at two sizes when the model leaves sizes open."""
+    if inputs is not None:
+        return [inputs if isinstance(inputs, Mapping) else load_npz(inputs, reference.inputs)]
+    if not reference.inputs:
+        return [{}]
+    first: list[Feeds | Iterable[Feeds]] = [ladder(reference.inputs, seed)]
+    dynamic = any(not isinstance(d, int) for info in reference.inputs for d in info.shape or ("?",))
+    return [*first, ladder(reference.inputs, seed + 1, variant=1)] if dynamic else first
+
+
+def verify_graph(reference: Engine, graph: Graph, inputs: Any, tolerance: float, seed: int) -> VerificationResult:
+    """A graph in memory, run by our executor, against a source engine."""
+    candidate = SessionEngine(Session(graph))
+    return verify_engines(reference, candidate, choose_feeds(reference, inputs, seed), Tolerance(tolerance))
+
+
+def recorded_case(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Inputs and expected outputs of MNN's test folder.
+
+    `input.json` lists `inputs` (name, shape) and `outputs` (names); `NAME.txt` holds the numbers of each.
+    """
+    import json
+
+    path = folder / "input.json"
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+        inputs = {i["name"]: tuple(int(d) for d in i["shape"]) for i in description["inputs"]}
+        names = [str(o) for o in description["outputs"]]
+    except FileNotFoundError as error:
+        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError.of("bad-input", f"'{path}' does not describe a test: {error}", file=path) from error
+    feeds = {name: _numbers(folder, name).reshape(shape) for name, shape in inputs.items()}
+    return feeds, {name: _numbers(folder, name) for name in names}
+
+
+def _numbers(folder: Path, name: str) -> np.ndarray:
+    path = folder / f"{name}.txt"
+    try:
+        return np.array(path.read_text().split(), dtype=np.float64)
+    except FileNotFoundError as error:
+        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path) from error
+    except ValueError as error:
+        raise UsageError.of("bad-input", f"'{path}' holds something that is no number", file=path) from error
+
+
+def check_recorded(session: Session, folder: Path, threshold: float) -> list[str]:
+    """What differs by more than `threshold` of the largest expected value; shapes are compared by element count."""
+    feeds, expected = recorded_case(folder)
+    typed = {i.name: feeds[i.name].astype(i.dtype) for i in session.inputs if i.name in feeds}
+    got = session.run(typed)
+    problems = []
+    for name, want in expected.items():
+        if name not in got:
+            problems.append(f"the model has no output '{name}'")
+        elif got[name].size != want.size:
+            problems.append(f"'{name}' has {got[name].size} elements instead of {want.size}")
+        else:
+            error = float(np.abs(got[name].reshape(-1).astype(np.float64) - want).max(initial=0))
+            largest = float(np.abs(want).max(initial=0))
+            if not error <= threshold * largest:
+                problems.append(f"'{name}' is off by {error:.3g} (largest value {largest:.3g}, allowed {threshold:g} of it)")
+    return problems
+
