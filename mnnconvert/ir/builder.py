@@ -90,7 +90,8 @@ class Builder:
 
     def _infer(self, op: Operation, inputs: Sequence[Value]) -> tuple[Spec, ...]:
         try:
-            result = op.infer(*(v.spec for v in inputs))
+            specs_in = [v.spec for v in inputs]
+            result = op.infer(*specs_in, graphs=self.graph.subgraphs) if op.subgraphs() else op.infer(*specs_in)
         except ValueError as error:
             raise ConversionError.of(
                 "shape-mismatch",

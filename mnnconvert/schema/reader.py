@@ -18,6 +18,7 @@ from mnnconvert.ops.layout import Opaque
 from mnnconvert.schema import codec, flatbuffer, tables
 from mnnconvert.schema.base import Table
 from mnnconvert.schema.forms import Fields
+from mnnconvert.schema.shapes import infer_shapes
 from mnnconvert.schema.weights import DATA_TYPES, WeightSource
 from mnnconvert.schema.writer import META_KEY, map_file
 
@@ -52,7 +53,7 @@ def graph_of(net: tables.Net, weights: WeightSource) -> Graph:
     scope.set_outputs(net.outputName)
     for sub in net.subgraphs or []:
         graph.subgraphs[sub.name or ""] = _subgraph(sub, weights)
-    scope.infer()
+    infer_shapes(graph, graph.subgraphs)
     return graph
 
 
@@ -75,7 +76,6 @@ def _subgraph(sub: tables.SubGraphProto, weights: WeightSource) -> Graph:
     graph.inputs = [scope.value(int(i)) for i in (sub.inputs if sub.inputs is not None else ())]
     outputs = [scope.value(int(i)) for i in (sub.outputs if sub.outputs is not None else ())]
     graph.outputs = [(v.name, v) for v in outputs]
-    scope.infer()
     return graph
 
 
@@ -115,8 +115,9 @@ class _Scope:
         if not isinstance(main, tables.Input) or len(outputs) != 1:
             raise ConversionError.of("bad-mnn-file", f"the input '{op.name}' has no description")
         shape: Shape | None = None
+        prefix = f"{self.graph.name}/" if self.graph.name else ""
         if main.dims is not None:
-            shape = tuple(int(d) if d >= 0 else f"{outputs[0].name}.{i}" for i, d in enumerate(np.asarray(main.dims)))
+            shape = tuple(int(d) if d >= 0 else f"{prefix}{outputs[0].name}.{i}" for i, d in enumerate(np.asarray(main.dims)))
         dtype = DATA_TYPES.get(main.dtype, F32)
         outputs[0].spec = Spec(F32 if dtype.itemsize == 2 else dtype, shape)
         self.graph.inputs.append(outputs[0])
@@ -177,21 +178,6 @@ class _Scope:
             return
         results = [v for node in self.graph.nodes for v in node.outputs if not v.users]
         self.graph.outputs = [(v.name, v) for v in results]
-
-    def infer(self) -> None:
-        """Run the shape rules where they apply; what they cannot say stays unknown."""
-        for node in self.graph.nodes:
-            if node.op.subgraphs():
-                continue
-            try:
-                result = node.op.infer(*(v.spec for v in node.inputs))
-            except (ValueError, TypeError) as error:
-                raise ConversionError.of(
-                    "bad-mnn-file", f"the op '{node.name}' ({node.op.kind}) does not fit its operands: {error}"
-                ) from error
-            specs = (result,) if isinstance(result, Spec) else result
-            for value, spec in zip(node.outputs, specs, strict=False):
-                value.spec = spec
 
 
 def _parse(reader: type[Op], kind: str, op: tables.Op, name: str) -> Op:

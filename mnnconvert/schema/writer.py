@@ -42,9 +42,11 @@ class NetBuilder:
 
     def __init__(self, store: WeightStore):
         self.store = store
+        self.graphs: dict[str, Graph] = {}
 
     def net(self, graph: Graph, biz_code: str = "") -> tables.Net:
         """The root table. Subgraphs are flattened into one list, found by name."""
+        self.graphs = dict(_all_subgraphs(graph))
         scope = _Scope(self, graph)
         subgraphs = [self._subgraph(name, inner) for name, inner in _all_subgraphs(graph)]
         return tables.Net(
@@ -80,6 +82,7 @@ class _Scope:
 
     def __init__(self, builder: NetBuilder, graph: Graph):
         self.store = builder.store
+        self.graphs = builder.graphs
         self.names: list[str] = []
         self.index: dict[Value, int] = {}
         self.ops: list[tables.Op] = []
@@ -118,7 +121,7 @@ class _Scope:
             main, kind, layout_format = op.main, tables.OpType(op.type), None
             inputs = node.inputs
         else:
-            emission = op.emit(*(v.spec for v in node.inputs))
+            emission = op.emit(*(v.spec for v in node.inputs), **({"graphs": self.graphs} if op.subgraphs() else {}))
             main = None if emission.table is None else make_table(emission.table, emission.fields)
             kind, layout_format = tables.OpType[emission.type], emission.layout_format
             inputs = self._embed(node, main)
