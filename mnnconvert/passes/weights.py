@@ -1,0 +1,59 @@
+"""Weights that passes make out of weights: reshaped, scaled per output channel. Large ones are not computed until they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+
+from mnnconvert.ir import ArrayTensor, LazyTensor, Tensor, TransposedMatrix
+
+EAGER_BYTES = 1 << 20  # up to this size a changed weight is computed at once
+
+
+@dataclass(eq=False)
+class ReshapedTensor:
+    """The same data in another shape; written as the source writes itself, block by block where it can."""
+
+    source: Tensor
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.source.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self.source.nbytes
+
+    def numpy(self) -> np.ndarray:
+        return self.source.numpy().reshape(self.shape)
+
+    def row_blocks(self) -> Iterator[np.ndarray]:
+        """The rows (first axis by all others), a few megabytes at a time where the source can do that."""
+        if isinstance(self.source, TransposedMatrix) and self.shape[0] == self.source.shape[0]:
+            yield from self.source.row_blocks()
+        else:
+            yield self.numpy().reshape(self.shape[0], -1)
+
+    def write_to(self, stream: BinaryIO) -> None:
+        self.source.write_to(stream)
+
+
+def scaled(tensor: Tensor, factor: np.ndarray) -> Tensor:
+    """`tensor` times `factor`, which broadcasts to its shape, in float32."""
+    lazy = LazyTensor(tensor, lambda a: a * factor, np.dtype(np.float32), tuple(tensor.shape))
+    return ArrayTensor(lazy.numpy()) if tensor.nbytes <= EAGER_BYTES else lazy
+
+
+def channel_factor(factor: np.ndarray, weight: tuple[int, ...], group: int, transposed: bool) -> np.ndarray:
+    """`factor` [O] shaped to multiply a weight: [O,I/g,kH,kW], or [I,O/g,kH,kW] of a transposed convolution.
+
+    In the latter the rows of one group of inputs belong to one group of outputs.
+    """
+    if not transposed:
+        return factor.reshape(-1, 1, 1, 1)
+    by_group = np.broadcast_to(factor, (group * weight[1],)).reshape(group, 1, weight[1])
+    return np.broadcast_to(by_group, (group, weight[0] // group, weight[1])).reshape(weight[0], weight[1], 1, 1)
