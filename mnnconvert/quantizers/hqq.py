@@ -35,8 +35,9 @@ def quantize(
         u = clip(round(w/s + z)),  e = shrink(w - s(u - z)),  z = mean(u - (w - e)/s),
     then minimum = -z s and codes are nearest to that grid. p = 0.7, beta = 10 without growth, the last z is kept:
     scales, minima and codes are bit for bit those of the released converter (where residuals reach 0.17, powers are
-    taken and one minimum in some hundred differs by an ulp or two). Deviations: a constant block keeps its value as the minimum (a mean of equal numbers rounds), and with `half_scales` scale and minimum are
-    rounded to the nearest float16 before the codes are computed (the released converter truncates them, after).
+    taken and one minimum in some hundred differs by an ulp or two). Deviations: a constant block keeps its value as
+    the minimum (a mean of equal numbers rounds), and with `half_scales` scale and minimum are rounded to the nearest
+    float16 before the codes are computed (the released converter truncates them, after).
 
     What holds against `rtn` with the same block: while no residual reaches 0.17, e is 0 and the alternation is
     coordinate descent on the squared error, so no block gets worse beyond the float32 roundings; random weights of
