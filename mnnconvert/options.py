@@ -13,7 +13,7 @@ from mnnconvert.errors import Diagnostic, UsageError
 from mnnconvert.option_types import Kind, Option, did_you_mean
 
 FRAMEWORKS = ("ONNX", "TF", "TFLITE", "TORCH", "CAFFE", "MNN", "JSON")
-TARGETS = ("mnn-3.6.1",)
+TARGETS = ("mnn-3.6.1", "none")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ConversionOptions:
     for_training: bool = False
     allow_custom_op: bool = False
     custom_op_libs: str | None = None
-    align_denormalized_value: bool = True
+    align_denormalized_value: bool = False
     dump_pass: bool = False
     debug: bool = False
     verify: str = "auto"
@@ -185,7 +185,7 @@ OPTIONS: tuple[Option, ...] = (
     _option("--alignDenormalizedValue", "align_denormalized_value", "flag", MODEL,
             "write denormal numbers as zero"),
     _option("--bizCode", "biz_code", "text", MODEL, "a label stored in the file", metavar="TEXT"),
-    _option("--target", "target", "choice", MODEL, "runtime whose known defects are worked around",
+    _option("--target", "target", "choice", MODEL, "runtime whose known defects are worked around (none: written as is)",
             choices=TARGETS, metavar="RUNTIME"),
     _option("--targetVersion", "target_version", "text", MODEL, "write for an older MNN", metavar="TEXT"),
     _option("--authCode", "auth_code", "text", MODEL, "authentication code", metavar="TEXT"),
@@ -203,6 +203,10 @@ OPTIONS: tuple[Option, ...] = (
 COMMON = tuple(option for option in OPTIONS if option.field in ("json", "quiet", "no_color"))
 
 REFUSED: dict[str, str] = {
+    "keep_input_format": "inputs always keep the layout of the source.",
+    "optimize_prefer": "no pass trades size for speed.",
+    "group_conv_native": "grouped convolutions are always kept in one piece.",
+    "benchmark_model": "a model without weights could neither be run nor be proved.",
     "compression_params_file": "recipes per layer cannot be read yet; --weightQuantBits sets all layers at once.",
     "transformer_fuse": "no pass fuses attention yet; the model is written in its separate operators.",
     "transformer_fuse_c4": "it changes fused transformers only, and no pass fuses attention yet.",
@@ -285,20 +289,6 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         lambda o: o.prototxt is not None and o.framework not in (None, "CAFFE"),
         "only Caffe models have a prototxt.",
         "Use -f CAFFE, or leave --prototxt out.",
-    ),
-    Contradiction(
-        "--benchmarkModel",
-        "--verify always",
-        lambda o: o.benchmark_model and o.verify == "always",
-        "a model without weights cannot give the answers of the source.",
-        "Leave out one of them.",
-    ),
-    Contradiction(
-        "--benchmarkModel",
-        "--testdir",
-        lambda o: o.benchmark_model and o.testdir is not None,
-        "a model without weights cannot give the recorded answers.",
-        "Leave out one of them.",
     ),
     _unused_without_verification("--tolerance", "tolerance"),
     _unused_without_verification("--inputs", "inputs"),
