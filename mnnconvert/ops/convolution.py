@@ -1,18 +1,20 @@
-"""Two-dimensional convolution and its transpose. Operands: x [N,C,H,W], weight, bias [O] (or a scalar zero-size none).
+"""Two-dimensional convolution, and the windows that it multiplies as an op of their own (Im2Col).
 
 The weight and the bias are operands; while both are constant they are stored inside the op's table.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from mnnconvert.ir.types import F32, Dim, Shape, Spec, add, ceildiv, floordiv, mul
+from mnnconvert.ir.types import F32, Dim, Shape, Spec, ceildiv, mul, product
 from mnnconvert.ops.base import Emission, Fields, Form, Op, register
 from mnnconvert.ops.samples import grid
+from mnnconvert.ops.windows import correlate, pad_spatial, same_pads, window_out, windows
 
 Pair = tuple[int, int]
 Pads = tuple[int, int, int, int]  # top, left, bottom, right
@@ -24,6 +26,13 @@ def activate(y: np.ndarray, activation: str) -> np.ndarray:
         np.maximum(y, 0, out=y)
     if activation == "relu6":
         np.minimum(y, 6, out=y)
+    return y
+
+
+def add_bias(y: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+    """Add a bias per channel in place."""
+    if bias is not None and bias.any():
+        y += bias.reshape(1, -1, *(1,) * (y.ndim - 2))
     return y
 
 
@@ -41,35 +50,21 @@ def parse_pads(common: Fields) -> Pads:
     pads = common.get("pads")
     if pads is not None and len(pads) >= 4:
         return (int(pads[0]), int(pads[1]), int(pads[2]), int(pads[3]))
-    y, x = common.get("padY"), common.get("padX")
+    y, x = common["padY"], common["padX"]
     return (y, x, y, x)
 
 
-def same_pads(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Pads (begin, end) of the SAME rule: out = ceil(in/s), the smaller half first."""
-    total = max(0, (-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size)
-    return total // 2, total - total // 2
-
-
-def window_out(size: Dim, kernel: int, stride: int, dilation: int, pads: int) -> Dim:
-    """floor((size + pads - ((kernel-1)*dilation+1)) / stride) + 1."""
-    return add(floordiv(add(size, pads - (kernel - 1) * dilation - 1), stride), 1)
-
-
-def im2col(x: np.ndarray, kernel: Pair, strides: Pair, dilations: Pair, out: Pair) -> np.ndarray:
-    """Windows of a padded image [N,C,H,W] as a view [N,C,kH,kW,oH,oW]."""
-    n, c, _, _ = x.shape
-    sn, sc, sh, sw = x.strides
-    shape = (n, c, *kernel, *out)
-    steps = (sn, sc, sh * dilations[0], sw * dilations[1], sh * strides[0], sw * strides[1])
-    return np.lib.stride_tricks.as_strided(x, shape, steps, writeable=False)
+def number(dim: Dim, default: int) -> int:
+    """A size for a field of a table; `default` while it is not known."""
+    return dim if isinstance(dim, int) else default
 
 
 @register("ConvolutionDepthwise")
 class Convolution(Op):
     """Cross-correlation: y[n,o] = sum over i,ky,kx of x[n,i,y*s+ky*d-p, ...] * w[o,i,ky,kx] + b[o], then activation.
 
-    Weight [O, I/group, kH, kW]. `pad_mode` SAME ignores `pads` and pads as `same_pads` says.
+    x [N,C,H,W] (or [N,C,L], with a kernel of width 1), weight [O, I/group, kH, kW]. `pad_mode` SAME ignores `pads` and
+    pads as `same_pads` says.
     """
 
     strides: Pair = (1, 1)
@@ -83,40 +78,34 @@ class Convolution(Op):
     layout = "c4"
     embedded = ("weight", "bias")
 
-    def infer(self, x: Spec, w: Spec, b: Spec) -> Spec:
+    def infer(self, x: Spec, w: Spec, b: Spec | None = None) -> Spec:  # type: ignore[override]
         if w.shape is None:
-            return Spec(F32, None if x.shape is None else (x.shape[0], None, None, None))
-        if (x.shape is not None and len(x.shape) != 4) or len(w.shape) != 4:
+            return Spec(F32, None if x.shape is None else (x.shape[0], *(None,) * (len(x.shape) - 1)))
+        if (x.shape is not None and len(x.shape) not in (3, 4)) or len(w.shape) != 4:
             raise ValueError("a 2-D convolution needs x and weight of rank 4")
-        n, c, h, width = x.shape or (None,) * 4
+        sizes: Shape = (*(x.shape or ()), *(1,) * (4 - len(x.shape or (None,) * 4)))
+        n, c, h, width = sizes or (None,) * 4
         outputs, per_group, ky, kx = w.shape
         if isinstance(c, int) and isinstance(per_group, int) and c != per_group * self.group:
             raise ValueError(f"x has {c} channels, the weight is for {per_group} times {self.group} groups")
-        if not isinstance(ky, int) or not isinstance(kx, int):
-            return Spec(F32, (n, outputs, None, None))
-        return Spec(F32, (n, outputs, self._out(0, h, ky), self._out(1, width, kx)))
+        result = (n, outputs, self._out(0, h, ky), self._out(1, width, kx))
+        return Spec(F32, result[: len(x.shape)] if x.shape is not None else result)
 
-    def _out(self, axis: int, size: Dim, kernel: int) -> Dim:
+    def _out(self, axis: int, size: Dim, kernel: Dim) -> Dim:
         stride, dilation = self.strides[axis], self.dilations[axis]
         if self.pad_mode == "SAME":
             return ceildiv(size, stride)
-        out = window_out(size, kernel, stride, dilation, self.pads[axis] + self.pads[axis + 2])
-        if isinstance(out, int) and out < 0:
-            raise ValueError(f"the window of {kernel} is larger than the padded input of {size}")
-        return out
+        if not isinstance(kernel, int):
+            return None
+        return window_out(size, kernel, stride, dilation, self.pads[axis] + self.pads[axis + 2])
 
-    def ref(self, x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
-        kernel = (w.shape[2], w.shape[3])
-        top, left, bottom, right = self._pads(x.shape[2:], kernel)
-        if any((top, left, bottom, right)):
-            x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-        out = tuple(
-            (s - (k - 1) * d - 1) // st + 1
-            for s, k, d, st in zip(x.shape[2:], kernel, self.dilations, self.strides, strict=True)
-        )
-        y = self._depthwise(x, w, out) if w.shape[1] == 1 and self.group == w.shape[0] else self._grouped(x, w, out)
-        y += b.reshape(1, -1, 1, 1)
-        return activate(y, self.activation)
+    def ref(self, x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None) -> np.ndarray:
+        if x.ndim == 3:
+            return self.ref(x[..., None], w, b)[..., 0]
+        top, left, bottom, right = self._pads(x.shape[2:], (w.shape[2], w.shape[3]))
+        x = pad_spatial(x, (top, left), (bottom, right))
+        y = correlate(x, w, self.strides, self.dilations, self.group)
+        return activate(add_bias(y, b), self.activation)
 
     def _pads(self, sizes: tuple[int, ...], kernel: Pair) -> Pads:
         if self.pad_mode != "SAME":
@@ -124,34 +113,15 @@ class Convolution(Op):
         (t, b), (l, r) = (same_pads(sizes[i], kernel[i], self.strides[i], self.dilations[i]) for i in (0, 1))
         return (t, l, b, r)
 
-    def _depthwise(self, x: np.ndarray, w: np.ndarray, out: tuple[int, ...]) -> np.ndarray:
-        """One tap of the kernel at a time: no window is ever copied."""
-        y = np.zeros((x.shape[0], w.shape[0], *out), np.float32)
-        (sy, sx), (dy, dx) = self.strides, self.dilations
-        for ky in range(w.shape[2]):
-            rows = x[:, :, ky * dy : ky * dy + (out[0] - 1) * sy + 1 : sy]
-            for kx in range(w.shape[3]):
-                y += rows[..., kx * dx : kx * dx + (out[1] - 1) * sx + 1 : sx] * w[:, 0, ky, kx, None, None]
-        return y
-
-    def _grouped(self, x: np.ndarray, w: np.ndarray, out: tuple[int, ...]) -> np.ndarray:
-        """Windows as columns, then one matrix product per image and group (BLAS)."""
-        n, g = x.shape[0], self.group
-        kernel = (w.shape[2], w.shape[3])
-        columns = im2col(x, kernel, self.strides, self.dilations, (out[0], out[1]))
-        columns = columns.reshape(n, g, -1, out[0] * out[1])
-        y = np.matmul(w.reshape(g, w.shape[0] // g, -1)[None], columns)
-        return y.reshape(n, w.shape[0], *out).astype(np.float32, copy=False)
-
-    def emit(self, x: Spec, w: Spec, b: Spec) -> Emission:  # type: ignore[override]
-        outputs, per_group, ky, kx = w.shape or (0, 0, 1, 1)
+    def emit(self, x: Spec, w: Spec, b: Spec | None = None) -> Emission:  # type: ignore[override]
+        outputs, per_group, ky, kx = w.shape or (None,) * 4
         depthwise = self.group > 1 and per_group == 1 and outputs == self.group
-        channels = mul(per_group, self.group)
         common = {
-            "kernelX": kx, "kernelY": ky, "strideX": self.strides[1], "strideY": self.strides[0],
+            "kernelX": number(kx, 1), "kernelY": number(ky, 1), "strideX": self.strides[1], "strideY": self.strides[0],
             "dilateX": self.dilations[1], "dilateY": self.dilations[0], "padMode": self.pad_mode,
             "pads": list(self.pads), "padX": self.pads[1], "padY": self.pads[0], "group": self.group,
-            "outputCount": outputs, "inputCount": channels, **activation_fields(self.activation),
+            "outputCount": number(outputs, 0), "inputCount": number(mul(per_group, self.group), 0),
+            **activation_fields(self.activation),
         }  # fmt: skip
         if self.pad_mode == "SAME":
             del common["pads"]
@@ -164,7 +134,7 @@ class Convolution(Op):
         return cls(
             strides=(common["strideY"], common["strideX"]),
             dilations=(common["dilateY"], common["dilateX"]),
-            pads=(0, 0, 0, 0) if mode in ("SAME", "VALID") and common.get("pads") is None else parse_pads(common),
+            pads=(0, 0, 0, 0) if mode in ("SAME", "VALID") else parse_pads(common),
             group=common["outputCount"] if type == "ConvolutionDepthwise" else common["group"],
             activation=parse_activation(common),
             pad_mode="SAME" if mode == "SAME" else "CAFFE",
@@ -176,12 +146,63 @@ class Convolution(Op):
         per_group = counts["weight"] // max(1, outputs * ky * kx)
         return (outputs, per_group, ky, kx), (outputs,)
 
-    samples = grid(
-        x=[(1, 4, 7, 6), (2, 4, 5, 9)], w=[(6, 4, 3, 3), (5, 4, 1, 1), (3, 4, 2, 3)], b=[np.zeros(1, np.float32)],
-        strides=[(1, 1), (2, 1)], pads=[(0, 0, 0, 0), (1, 0, 2, 1)], activation=["", "relu6"],
+    samples = (
+        grid(x=[(1, 4, 7, 6), (2, 4, 5, 9)], w=[(6, 4, 3, 3), (5, 4, 1, 1), (3, 4, 2, 3)], b=[np.zeros(1, np.float32)],
+             strides=[(1, 1), (2, 1)], pads=[(0, 0, 0, 0), (1, 0, 2, 1)], activation=["", "relu6"])
+        + grid(("w", "b"), x=[(1, 4, 7, 6)], w=[(4, 1, 3, 3)], b=[(4,)], group=[4], dilations=[(1, 1), (2, 1)])
+        + grid(("w", "b"), x=[(2, 4, 7, 6)], w=[(8, 1, 3, 3)], b=[(8,)], group=[4], strides=[(2, 3)], pad_mode=["SAME"])
+        + grid(("w", "b"), x=[(2, 4, 7)], w=[(6, 2, 3, 1)], b=[(6,)], group=[2], activation=["relu"])
     )  # fmt: skip
 
 
-def bias_or_zero(bias: Any, outputs: int) -> np.ndarray:
-    """The bias, or zeros: the runtime needs one."""
-    return np.zeros(outputs, np.float32) if bias is None else np.asarray(bias, np.float32)
+@register()
+class Im2Col(Op):
+    """The windows of x [N,C,H,W] as columns: [C*kH*kW, N*oH*oW]."""
+
+    kernel: Pair
+    strides: Pair = (1, 1)
+    dilations: Pair = (1, 1)
+    pads: Pads = (0, 0, 0, 0)
+
+    form = Form("Im2Col", "Convolution2D")
+
+    def infer(self, x: Spec) -> Spec:  # type: ignore[override]
+        if x.shape is None:
+            return Spec(x.dtype, (None, None))
+        n, c, *sizes = x.shape
+        return Spec(x.dtype, (mul(c, math.prod(self.kernel)), mul(n, product(self._out(sizes)))))
+
+    def _out(self, sizes: Any) -> list[Dim]:
+        parts = zip(sizes, self.kernel, self.strides, self.dilations, self.pads[:2], self.pads[2:], strict=True)
+        return [window_out(size, k, s, d, b + e) for size, k, s, d, b, e in parts]
+
+    def ref(self, x: np.ndarray) -> np.ndarray:
+        n, c = x.shape[:2]
+        out: Any = tuple(self._out(x.shape[2:]))
+        view = windows(pad_spatial(x, self.pads[:2], self.pads[2:]), self.kernel, self.strides, self.dilations, out)
+        return np.moveaxis(view, 0, 3).reshape(c * math.prod(self.kernel), n * math.prod(out))
+
+    def emit(self, x: Spec) -> Emission:  # type: ignore[override]
+        return Emission(
+            "Im2Col", "Convolution2D", {"common": window_fields(self.kernel, self.strides, self.dilations, self.pads)}
+        )
+
+    @classmethod
+    def parse(cls, type: str, fields: Fields) -> Im2Col:
+        return cls(*parse_window(fields["common"]))
+
+    samples = grid(x=[(2, 3, 6, 7)], kernel=[(2, 3)], strides=[(1, 1), (2, 1)], pads=[(0, 0, 0, 0), (1, 0, 1, 2)])
+
+
+def window_fields(kernel: Pair, strides: Pair, dilations: Pair, pads: Pads) -> dict[str, Any]:
+    """A `Convolution2DCommon` that only describes windows."""
+    return {
+        "kernelX": kernel[1], "kernelY": kernel[0], "strideX": strides[1], "strideY": strides[0],
+        "dilateX": dilations[1], "dilateY": dilations[0], "pads": list(pads), "padX": pads[1], "padY": pads[0],
+    }  # fmt: skip
+
+
+def parse_window(common: Fields) -> tuple[Pair, Pair, Pair, Pads]:
+    """Kernel, strides, dilations, pads of a `Convolution2DCommon`."""
+    kernel, strides = (common["kernelY"], common["kernelX"]), (common["strideY"], common["strideX"])
+    return kernel, strides, (common["dilateY"], common["dilateX"]), parse_pads(common)
