@@ -29,7 +29,7 @@ CHUNK = 1 << 16  # codes handled at once, a multiple of 8: temporaries stay in t
 
 @dataclass(frozen=True, eq=False)
 class IDSTFields:
-    """The fields of `IDSTQuan` under the schema's names, but `alpha_half` is its `alphaFp16`.
+    """The fields of `IDSTQuan` under the schema's names.
 
     Arrays are one-dimensional and little-endian; an absent `buffer` is an empty one.
     """
@@ -37,7 +37,7 @@ class IDSTFields:
     type: int
     buffer: Bytes
     alpha: Floats | None = None
-    alpha_half: NDArray[np.uint16] | None = None
+    alphaFp16: NDArray[np.uint16] | None = None
     scaleStorage: int = 0
     aMaxOrBits: int = 0
     readType: int = 0
@@ -75,7 +75,7 @@ def encode(coded: CodedWeights) -> IDSTFields:
         type=DENSE,
         buffer=buffer,
         alpha=None if coded.half_scales else numbers.ravel(),
-        alpha_half=half,
+        alphaFp16=half,
         scaleStorage=int(coded.half_scales),
         aMaxOrBits=coded.bits,
         readType=0 if symmetric else coded.scale.size,
@@ -303,14 +303,14 @@ def _grid(fields: IDSTFields, rows: int, columns: int) -> tuple[Floats, Floats |
 
 def _numbers(fields: IDSTFields) -> Floats:
     half = _has_half(fields)
-    stored = _need(fields.alpha_half, "alpha_half").view(np.float16) if half else _need(fields.alpha, "alpha")
+    stored = _need(fields.alphaFp16, "alphaFp16").view(np.float16) if half else _need(fields.alpha, "alpha")
     if not np.isfinite(stored).all():
         _bad("a scale or minimum is not finite")
     return stored.astype(np.float32)
 
 
 def _has_half(fields: IDSTFields) -> bool:
-    return fields.alpha_half is not None and fields.alpha_half.size > 0
+    return fields.alphaFp16 is not None and fields.alphaFp16.size > 0
 
 
 def _assemble(

@@ -141,11 +141,11 @@ class _Coding:
     @classmethod
     def of(cls, fields: codec.IDSTFields) -> _Coding:
         alpha = fields.alphaFp16 if fields.alphaFp16 is not None else fields.alpha
-        buffer = (fields.buffer if fields.buffer is not None else _NOTHING).view(np.int8)
+        buffer = fields.buffer.view(np.int8)
         return cls(buffer, alpha if alpha is not None else _NOTHING, {name: getattr(fields, name) for name in _SCALARS})
 
 
-_SCALARS = ("type", "aMaxOrBits", "aMin", "readType", "shapeInt32", "quantScale", "scaleStorage")
+_SCALARS = ("type", "aMaxOrBits", "aMin", "readType", "shapeInt32", "quantScale", "has_scaleInt", "scaleStorage")
 
 
 class WeightSource:
@@ -227,7 +227,7 @@ class WeightSource:
             else:
                 alpha = None if parts[1] is None else parts[1].view(np.float32)
         fields = codec.IDSTFields(
-            buffer=None if buffer is None else np.asarray(buffer).view(np.uint8),
+            buffer=_NOTHING if buffer is None else np.asarray(buffer).view(np.uint8),
             alpha=alpha, alphaFp16=half, index=index, weightSize=quan.weightSize,
             **{name: getattr(quan, name) for name in _SCALARS},
         )  # fmt: skip

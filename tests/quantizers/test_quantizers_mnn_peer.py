@@ -16,7 +16,7 @@ from mnnconvert.schema.tables import Convolution2D
 pytestmark = pytest.mark.mnn
 
 F = np.float32
-CONVERT = "from MNN.tools.mnnconvert import main; main()"
+CONVERT = "import sys, _tools; _tools.mnnconvert(sys.argv)"
 
 
 def released(weights, folder, *options):

@@ -52,7 +52,7 @@ def test_round_trip(bits, symmetric, half, shape, block):
     weights = np.random.default_rng(bits).standard_normal(shape).astype(F)
     coded = rtn.quantize(weights, bits, block, symmetric, half)
     fields = encode(coded)
-    stored = fields.alpha_half if half else fields.alpha
+    stored = fields.alphaFp16 if half else fields.alpha
     assert fields.buffer.nbytes + stored.nbytes == coded.nbytes_encoded
     assert fields.shapeInt32 == (shape[0] > 65535)
     assert element_count(fields) == weights.size
