@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import entry_points, version
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+
+from mnnconvert.cli.main import COMMANDS, main
+from mnnconvert.cli.parser import Syntax
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/format.md"]
@@ -51,24 +58,53 @@ def test_files_named_in_pages_exist(page):
     assert [str(p) for p in (*links, *paths) if not p.exists()] == []
 
 
-def test_options_in_pages_exist():
-    from mnnconvert.cli.main import COMMANDS
-    from mnnconvert.options import OPTIONS
-
+def test_options_and_commands_in_pages_exist():
     text = "\n".join((ROOT / page).read_text() for page in PAGES)
-    known = {option.flag for option in OPTIONS} | {
-        "--help",
-        "--info",
-        "--OP",
-        "--version",
-        "--engine",
-        "--md",
-        "--json",
-        "--check",
-    }
-    assert {flag for flag in re.findall(r"(?<![\w-])--[A-Za-z][\w-]*", text) if flag not in known} == set()
-    commands = set(re.findall(r"^mnnconvert ([a-z]+)", text, re.MULTILINE))
-    assert commands <= set(COMMANDS)
+    known = {name for syntax in syntaxes() for option in syntax.options for name in option.names} | {"--help"}
+    named = set(re.findall(r"(?<=[\s`])--[A-Za-z][\w-]*(?=[\s`=])", text))
+    assert {"--weightQuantBits", "--engine"} <= named <= known
+    assert set(re.findall(r"^mnnconvert ([a-z]+)", text, re.MULTILINE)) <= set(COMMANDS)
+
+
+def syntaxes() -> list[Syntax]:
+    modules = ["mnnconvert.cli.convert", *(module for module, _ in COMMANDS.values())]
+    return [import_module(module).SYNTAX for module in modules]
+
+
+def readme_block(language: str, after: str) -> str:
+    """The first code block of a language behind a heading of the README."""
+    rest = (ROOT / "README.md").read_text().split(after, 1)[1]
+    return rest.split(f"```{language}\n", 1)[1].split("```", 1)[0]
+
+
+@pytest.fixture
+def folder_with_model(tmp_path, monkeypatch):
+    """The current folder is empty but for m.onnx: two layers that 64 input channels divide, and an open batch."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[n, 128] x) => (float[n, 8] y)
+              { a = MatMul(x, w0)  b = Relu(a)  y = MatMul(b, w1) }"""
+    model, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
+    for name, shape in {"w0": (128, 64), "w1": (64, 8)}.items():
+        weight = rng.standard_normal(shape, np.float32) / 8
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    onnx.save(model, tmp_path / "m.onnx")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("folder_with_model")
+def test_first_lines_of_the_readme_work(capfd):
+    install, *lines = readme_block("sh", "## Your first model").splitlines()
+    assert install == "pip install '.[verify]'"
+    assert len(lines) == 5
+    for line in lines:
+        program, *words = shlex.split(line)
+        assert program == "mnnconvert"
+        assert main(words) == 0, capfd.readouterr()
+
+
+@pytest.mark.usefixtures("folder_with_model")
+def test_python_example_of_the_readme_works(capsys):
+    exec(compile(readme_block("python", "## From Python"), "README.md", "exec"), {})
+    assert "agrees" in capsys.readouterr().out
 
 
 def test_no_file_names_a_place_of_one_machine():
