@@ -90,8 +90,8 @@ class Builder:
 
     def _infer(self, op: Operation, inputs: Sequence[Value]) -> tuple[Spec, ...]:
         try:
-            specs_in = [v.spec for v in inputs]
-            result = op.infer(*specs_in, graphs=self.graph.subgraphs) if op.subgraphs() else op.infer(*specs_in)
+            graphs: dict[str, Any] = {"graphs": self.graph.subgraphs} if op.subgraphs() else {}
+            result = op.infer(*(v.spec for v in inputs), **graphs)
         except ValueError as error:
             raise ConversionError.of(
                 "shape-mismatch",

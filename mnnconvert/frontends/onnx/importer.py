@@ -10,7 +10,7 @@ import numpy as np
 
 from mnnconvert.errors import ConversionError, Diagnostic, MnnConvertError
 from mnnconvert.frontends.onnx import rules  # noqa: F401  (registers the rules)
-from mnnconvert.frontends.onnx.node import OnnxNode
+from mnnconvert.frontends.onnx.node import OnnxNode, ValueList
 from mnnconvert.frontends.onnx.registry import RULES, find
 from mnnconvert.frontends.onnx.tensors import NAMES, graph_type, tensor_of, to_graph_type
 from mnnconvert.ir import Builder, Dim, Graph, Shape, Tensor, Value
@@ -30,6 +30,7 @@ class Importer:
         self.opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
         self.functions = {(f.domain, f.name): f for f in model.functions}
         self.problems: list[Diagnostic] = []
+        self.graph_names: set[str] = set()
 
     def run(self) -> Graph:
         """The graph; ConversionError with all problems when there are any."""
@@ -105,6 +106,8 @@ class Importer:
     def _outputs(self, scope: Scope, proto: Any) -> None:
         for info in proto.output:
             value = scope.value(info.name)
+            if isinstance(value, ValueList):
+                raise ConversionError.of("unsupported-type", f"the output '{info.name}' is a sequence; MNN returns tensors")
             scope.builder.output(value, info.name)
             if info.type.WhichOneof("value") == "tensor_type" and _elem_type(info):
                 _note_type(scope.builder.graph, info.name, _elem_type(info), value.dtype)
@@ -122,6 +125,7 @@ class Scope:
             raise ConversionError.of("unsupported-type", f"'{tensor.values.name}' is a sparse tensor")
         self.opsets = opsets or importer.opsets
         self.parent = parent
+        self.is_function = attributes is not None
         self.attributes = dict(attributes or {})  # of the function call, by name
         self.values: dict[str, Value] = {}
         self.tensors: dict[str, Tensor] = {}
@@ -171,6 +175,8 @@ class Scope:
 
     def attribute(self, proto: Any) -> Any:
         """The value of an attribute, looked up in the function call where it refers to one."""
+        if proto.ref_attr_name and not self.is_function and self.parent is not None:
+            return self.parent.attribute(proto)
         if proto.ref_attr_name:
             actual = self.attributes.get(proto.ref_attr_name)
             return None if actual is None else (self.parent or self).attribute(actual)
@@ -191,7 +197,7 @@ class Scope:
     def translate(self, nodes: Sequence[Any]) -> None:
         """Apply the rule of every node. A refused node poisons what depends on it, so that all problems are found."""
         for proto in nodes:
-            if any(name in self.poisoned for name in proto.input):
+            if any(self.is_poisoned(name) for name in proto.input):
                 self.poisoned.update(proto.output)
                 continue
             try:
@@ -199,6 +205,47 @@ class Scope:
             except MnnConvertError as error:
                 self.importer.problems += [_located(d, proto) for d in error.diagnostics]
                 self.poisoned.update(proto.output)
+
+    def is_poisoned(self, name: str) -> bool:
+        """Whether a name, of this scope or of one around it, could not be computed."""
+        if not name or name in self.poisoned or name in self.values or name in self.initializers or self.parent is None:
+            return name in self.poisoned
+        return self.parent.is_poisoned(name)
+
+    def run_graph(self, proto: Any, inputs: Sequence[Any]) -> list[Any]:
+        """Translate a GraphProto in this scope with `inputs` as its inputs; its outputs.
+
+        An error without diagnostics says that a problem inside was reported already.
+        """
+        self.declare(proto)
+        if len(inputs) != len(proto.input):
+            raise ConversionError.of("bad-onnx-file", f"the graph '{proto.name}' takes {len(proto.input)} values, not {len(inputs)}")
+        self.values.update(zip((i.name for i in proto.input), inputs, strict=True))
+        self.translate(proto.node)
+        if any(self.is_poisoned(o.name) for o in proto.output):
+            raise ConversionError(())
+        return [self.value(o.name) for o in proto.output]
+
+    def inline(self, proto: Any) -> Scope:
+        """A scope whose nodes go into the same graph, for a GraphProto that is known to run."""
+        return Scope(self.importer, self.builder, proto.initializer, proto.sparse_initializer, self.opsets, self)
+
+    def subgraph(self, proto: Any, name: str) -> SubgraphScope:
+        """A scope whose nodes go into a graph of their own, called `name`."""
+        return SubgraphScope(self.importer, Builder(Graph(name=name)), proto.initializer, proto.sparse_initializer, self.opsets, self)
+
+    def take(self, outer: Value) -> Value:
+        """A value of the scope around this one, as one of this scope's graph."""
+        return outer
+
+    def graph_name(self, name: str) -> str:
+        """A name for a graph that no other graph of the model has."""
+        candidate, count = name, 1
+        while candidate in self.importer.graph_names:
+            count += 1
+            candidate = f"{name}_{count}"
+        self.importer.graph_names.add(candidate)
+        return candidate
 
     def _translate(self, proto: Any) -> None:
         domain = "" if proto.domain == "ai.onnx" else proto.domain
@@ -263,6 +310,36 @@ class Scope:
                 self.values[actual] = inner.value(formal)
             elif actual:
                 self.poisoned.add(actual)
+
+
+class SubgraphScope(Scope):
+    """The names inside a subgraph. A subgraph sees nothing of the outside: what it takes from there becomes an input."""
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self.captured: dict[Value, Value] = {}  # value outside -> input of this graph
+        self.borrowed: dict[str, Value] = {}  # what names from outside mean here
+
+    def value(self, name: str) -> Value:
+        if name in self.values or name in self.initializers or self.parent is None:
+            return super().value(name)
+        if name not in self.borrowed:
+            self.borrowed[name] = self.take(self.parent.value(name))
+        return self.borrowed[name]
+
+    def take(self, outer: Value) -> Value:
+        """A value from outside as one of this graph: a constant that shares its data, or an input."""
+        if isinstance(outer, ValueList):
+            return ValueList([self.take(value) for value in outer])  # type: ignore[return-value]
+        if outer.tensor is not None:
+            return self.builder.constant(outer.tensor, outer.name)
+        if outer.constant is not None:
+            return self.builder.constant(outer.constant)
+        if outer not in self.captured:
+            inner = self.builder.input(outer.name, outer.dtype, outer.shape)
+            inner.spec.content = outer.spec.content
+            self.captured[outer] = inner
+        return self.captured[outer]
 
 
 def _located(diagnostic: Diagnostic, proto: Any) -> Diagnostic:

@@ -13,6 +13,19 @@ if TYPE_CHECKING:
     from mnnconvert.frontends.onnx.importer import Scope
 
 
+class ValueList(list[Value]):
+    """A sequence whose length is known, or (with `absent`) an optional value that is not there.
+
+    It exists only while a model is imported: MNN has tensors, so sequences must resolve into those by then.
+    """
+
+    absent = False
+    constant = None  # as a value answers when its content is not known
+    dtype = "sequence"
+    __hash__ = object.__hash__  # type: ignore[assignment]  # told apart by identity, as values are
+    __eq__ = object.__eq__
+
+
 class OnnxNode:
     """One node being translated. Omitted optional operands and outputs have an empty name in ONNX."""
 
@@ -39,7 +52,24 @@ class OnnxNode:
         """Operand `index` as a value of the graph."""
         if not self.has(index):
             raise self.refuse(f"the operand {index} of {self.op_type} is missing")
+        return self._tensor_value(self.proto.input[index])
+
+    def _tensor_value(self, name: str) -> Value:
+        value = self.scope.value(name)
+        if isinstance(value, ValueList):
+            raise self.refuse(f"the operand '{name}' of {self.op_type} is a sequence or an absent optional", reference="unsupported-type")
+        return value
+
+    def any_input(self, index: int) -> Value | ValueList:
+        """Operand `index`, which may be a sequence."""
         return self.scope.value(self.proto.input[index])
+
+    def sequence(self, index: int) -> ValueList:
+        """Operand `index` as a sequence whose length is known."""
+        value = self.any_input(index)
+        if not isinstance(value, ValueList) or value.absent:
+            raise self.refuse(f"the operand {index} of {self.op_type} is not a sequence of known length", reference="unsupported-type")
+        return value
 
     def optional(self, index: int) -> Value | None:
         """Operand `index`, or None when it is left out."""
@@ -48,7 +78,7 @@ class OnnxNode:
     @property
     def inputs(self) -> list[Value]:
         """All operands that are given."""
-        return [self.scope.value(name) for name in self.proto.input if name]
+        return [self._tensor_value(name) for name in self.proto.input if name]
 
     def constant(self, index: int) -> np.ndarray | None:
         """The content of operand `index` in its source element type (int64 stays int64), or None if not known."""

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-FAMILIES = ("elementwise", "convolution")
+FAMILIES = ("control", "elementwise", "convolution", "matmul", "reduction")
 
 for _family in FAMILIES:
     import_module(f"mnnconvert.frontends.onnx.{_family}")
