@@ -115,8 +115,8 @@ class Pooling(Op):
         y = pooled(x, self.function, kernel, strides, begin, out, margin)
         return (y, positions(x, kernel, strides, begin, out)) if self.indices else y
 
-    def with_results(self, count: int) -> Pooling:
-        """This op as it stands in a file with `count` results."""
+    def for_results(self, count: int) -> Pooling:
+        """The op when it is known to have `count` results."""
         return Pooling(**{**self.__dict__, "indices": count > 1})
 
     def emit(self, x: Spec) -> Emission:  # type: ignore[override]
