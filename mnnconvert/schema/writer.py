@@ -72,9 +72,10 @@ class NetBuilder:
 
 
 def _all_subgraphs(graph: Graph) -> Iterator[tuple[str, Graph]]:
+    """Every graph that is run, inner ones first: the runtime finds only those that it has met."""
     for name, inner in graph.subgraphs.items():
-        yield name, inner
         yield from _all_subgraphs(inner)
+        yield name, inner
 
 
 class _Scope:
@@ -100,7 +101,9 @@ class _Scope:
         return self.index[value]
 
     def _input(self, value: Value) -> tables.Op:
-        dims = None if value.shape is None else np.array([d if isinstance(d, int) else -1 for d in value.shape], np.int32)
+        dims = (
+            None if value.shape is None else np.array([d if isinstance(d, int) else -1 for d in value.shape], np.int32)
+        )
         main = tables.Input(dims=dims, dtype=BLOB_TYPES[str(value.dtype)], dformat=tables.MNN_DATA_FORMAT.NCHW)
         return tables.Op(type=tables.OpType.Input, main=main, name=value.name, outputIndexes=self._indexes([value]))
 
