@@ -47,7 +47,7 @@ class MatMul(Op):
             return Spec(F32)
         return Spec(F32, product_shape(_swap(a.shape, self.transpose_a), _swap(b.shape, self.transpose_b)))
 
-    def ref(self, a: np.ndarray, b: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:  # type: ignore[override]
+    def ref(self, a: np.ndarray, b: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
         with np.errstate(all="ignore"):
             y = np.asarray(np.matmul(_transposed(a, self.transpose_a), _transposed(b, self.transpose_b)))
             return y if bias is None else y + bias
