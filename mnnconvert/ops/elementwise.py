@@ -242,14 +242,11 @@ class Binary(Op):
 
     def _size_arithmetic(self, a: Spec, b: Spec) -> np.ndarray | None:
         """The content when the operands are small integer tensors that are only partly known."""
-        rule, x, y = _SIZE_ARITHMETIC.get(self.function), a.sizes, b.sizes
-        if (
-            rule is None
-            or a.dtype != I32
-            or x is None
-            or y is None
-            or (a.constant is not None and b.constant is not None)
-        ):
+        rule = _SIZE_ARITHMETIC.get(self.function)
+        if rule is None or a.dtype != I32 or (a.constant is not None and b.constant is not None):
+            return None
+        x, y = a.sizes, b.sizes
+        if x is None or y is None:
             return None
         count = max(len(x), len(y))
         if min(len(x), len(y)) not in (1, count) or (a.rank or 0) > 1 or (b.rank or 0) > 1:

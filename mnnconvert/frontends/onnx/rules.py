@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-FAMILIES = ("control", "elementwise", "convolution", "matmul", "reduction", "search")
+FAMILIES = ("control", "elementwise", "convolution", "matmul", "reduction", "search", "logic", "cast", "activation")
 
 for _family in FAMILIES:
     import_module(f"mnnconvert.frontends.onnx.{_family}")

@@ -1,0 +1,48 @@
+"""Import rules of casts."""
+
+from __future__ import annotations
+
+from mnnconvert.frontends.onnx.compose import cast, narrowed, widened
+from mnnconvert.frontends.onnx.integers import refuse_wide_constant
+from mnnconvert.frontends.onnx.node import OnnxNode
+from mnnconvert.frontends.onnx.registry import onnx_op
+from mnnconvert.frontends.onnx.tensors import NAMES, graph_type
+from mnnconvert.ir import F32, I8, I32, U8, Builder, Value
+from mnnconvert.ops.elementwise import Cast
+
+NUMBERS = {name: number for number, name in NAMES.items()}
+OLD_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}  # other names of opset 1 are ours in capitals
+INEXACT = {17, 18, 19, 20, 21, 22, 23, 24, 25, 26}  # types narrower than what the graph holds instead
+
+
+@onnx_op("Cast", since=1)
+def cast_by_name(b: Builder, n: OnnxNode) -> Value:
+    name = n.attr("to", "")
+    return convert(b, n, NUMBERS.get(OLD_NAMES.get(name, name.lower()), 0))
+
+
+@onnx_op("Cast", since=6, limits="not to strings, nor to floats of 8 and integers of 4 or fewer bits")
+def cast_by_number(b: Builder, n: OnnxNode) -> Value:
+    return convert(b, n, n.attr("to"))
+
+
+@onnx_op("CastLike", limits="as Cast")
+def cast_like(b: Builder, n: OnnxNode) -> Value:
+    return convert(b, n, NUMBERS.get(n.source_type(1), 1))
+
+
+def convert(b: Builder, n: OnnxNode, to: int) -> Value:
+    """Another element type: float to integer truncates, integers wrap, and anything but zero is true."""
+    x, kind = n.input(0), NAMES.get(to, f"type {to}")
+    if to in INEXACT:
+        raise n.refuse(f"a cast to {kind} rounds to a type that MNN does not have", reference="unsupported-type")
+    dtype = graph_type(to, n.proto.output[0])
+    if kind == "bool":
+        return x if n.source_type(0) == "bool" else b.add(Cast("DT_BOOL"), widened(b, x))
+    if dtype == I32 and x.dtype == F32:
+        refuse_wide_constant(n, n.constant(0))
+    if {x.dtype, dtype} == {U8, I8}:
+        x = cast(b, x, I32)
+    narrow = kind in ("int16", "uint16") and n.source_type(0) not in ("bool", "uint8", kind)
+    result = cast(b, x, dtype)
+    return narrowed(b, result, dtype, kind) if narrow else result
