@@ -111,7 +111,9 @@ def from_json(source: PathLike, mnn: PathLike) -> None:
     except FileNotFoundError as error:
         raise ConversionError.of("missing-file", f"'{source}' does not exist", file=source) from error
     except UnicodeDecodeError as error:
-        raise ConversionError.of("bad-json-model", f"'{source}' is not text: {error.reason}", file=source, offset=error.start) from error
+        raise ConversionError.of(
+            "bad-json-model", f"'{source}' is not text: {error.reason}", file=source, offset=error.start
+        ) from error
     except OSError as error:
         raise ConversionError.of("unreadable-file", f"cannot read '{source}': {error.strerror}", file=source) from error
     net = json_form.from_json(text, tables.Net)

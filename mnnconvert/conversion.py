@@ -115,7 +115,9 @@ class Conversion:
         from mnnconvert.schema.reader import read_model
 
         if shapes or self.options.batch:
-            raise UsageError.of("option-without-effect", "input sizes can only be fixed while a source model is converted")
+            raise UsageError.of(
+                "option-without-effect", "input sizes can only be fixed while a source model is converted"
+            )
         graph = read_model(self.source)
         stored = [v for g in graph.graphs() for v in g.constants() if isinstance(v.tensor, CodedTensor | HalfTensor)]
         if stored and recipe_of(self.options).changes_weights:
@@ -132,7 +134,7 @@ class Conversion:
             level=self.options.optimize_level,
             target=self.options.target,
             disabled=self.options.disable_pass,
-            convert_matmul_to_conv=self.options.convert_matmul_to_conv,
+            options={name: getattr(self.options, name) for name in ("convert_matmul_to_conv", "use_gelu_approximation")},
             hook=self._after_pass if self.options.dump_pass or self.options.debug else None,
         )
         self.report.nodes_after = sum(len(g.nodes) for g in graph.graphs())
@@ -191,10 +193,18 @@ class Conversion:
         demanded = self.options.verify == "always"
         size = sum(v.tensor.nbytes for g in graph.graphs() for v in g.constants() if v.tensor is not None)
         if self.framework == "ONNX" and not OnnxRuntimeEngine.available() and not demanded:
-            self.note("not-verified", "onnxruntime is not installed, so the file was not proved", "pip install 'mnnconvert[verify]'")
+            self.note(
+                "not-verified",
+                "onnxruntime is not installed, so the file was not proved",
+                "pip install 'mnnconvert[verify]'",
+            )
             return None
         if size > AUTO_VERIFY_BYTES and not demanded:
-            self.note("not-verified", f"the model holds {size / 1e9:.1f} GB, so the file was not proved", "--verify always proves it")
+            self.note(
+                "not-verified",
+                f"the model holds {size / 1e9:.1f} GB, so the file was not proved",
+                "--verify always proves it",
+            )
             return None
         from mnnconvert.verification import open_source
 
@@ -223,7 +233,9 @@ class Conversion:
         self.progress("write", 0.0)
         target = Path(self.options.mnn_model or "")
         with staged(target) as path:
-            written = write_model(graph, path, external=self.options.save_external_data, biz_code=self.options.biz_code or "")
+            written = write_model(
+                graph, path, external=self.options.save_external_data, biz_code=self.options.biz_code or ""
+            )
             self.report.target_bytes, self.report.external_bytes = written.size, written.external_size
             if written.external_size and not self.options.save_external_data:
                 self.note("external-weights", f"the model is larger than 2 GB: its weights are in '{target}.weight'")
@@ -266,7 +278,9 @@ class Conversion:
 
         problems = check_recorded(load(path), Path(self.options.testdir), self.options.thredhold)
         if problems:
-            raise GateError(Diagnostic("verification-missed", p, {"testdir": str(self.options.testdir)}) for p in problems)
+            raise GateError(
+                Diagnostic("verification-missed", p, {"testdir": str(self.options.testdir)}) for p in problems
+            )
 
 
 def recipe_of(options: ConversionOptions) -> Recipe:
@@ -326,7 +340,9 @@ def fixed_shapes(path: str | None) -> dict[str, Shape]:
     names = [n.strip() for n in pairs.get("input_names", "").split(",") if n.strip()]
     dims = [d.strip() for d in pairs.get("input_dims", "").split(",") if d.strip()]
     if not names or len(names) != len(dims) or not all(all(p.isdigit() for p in d.split("x")) for d in dims):
-        raise UsageError.of("bad-input", f"'{path}' needs lines like 'input_names = a,b' and 'input_dims = 1x3x8x8,1x4'", file=path)
+        raise UsageError.of(
+            "bad-input", f"'{path}' needs lines like 'input_names = a,b' and 'input_dims = 1x3x8x8,1x4'", file=path
+        )
     return {name: tuple(int(p) for p in d.split("x")) for name, d in zip(names, dims, strict=True)}
 
 

@@ -70,7 +70,12 @@ def _formats(net: tables.Net) -> dict[str, str]:
 
 
 def _value(graph: Graph, name: str, value: Value, layout: str) -> dict[str, Any]:
-    return {"name": name, "dtype": graph.source_types.get(name, str(value.dtype)), "shape": _plain(value.shape), "format": layout}
+    return {
+        "name": name,
+        "dtype": graph.source_types.get(name, str(value.dtype)),
+        "shape": _plain(value.shape),
+        "format": layout,
+    }
 
 
 def _plain(shape: Shape | None) -> list[int | str | None] | None:
@@ -100,7 +105,14 @@ def _encoding(tensor: Tensor) -> dict[str, Any]:
 
 def _range(tensor: Tensor) -> dict[str, float]:
     if isinstance(tensor, CodedTensor):
-        parts = [tensor.coded.decode_rows(i, min(i + 256, len(tensor.coded.codes))) for i in range(0, len(tensor.coded.codes), 256)]
+        parts = [
+            tensor.coded.decode_rows(i, min(i + 256, len(tensor.coded.codes)))
+            for i in range(0, len(tensor.coded.codes), 256)
+        ]
         return {"minimum": float(min(p.min() for p in parts)), "maximum": float(max(p.max() for p in parts))}
     array = tensor.numpy()
-    return {"minimum": float(np.min(array)), "maximum": float(np.max(array))} if array.size else {"minimum": 0.0, "maximum": 0.0}
+    return (
+        {"minimum": float(np.min(array)), "maximum": float(np.max(array))}
+        if array.size
+        else {"minimum": 0.0, "maximum": 0.0}
+    )

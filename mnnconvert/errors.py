@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Self
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class MnnConvertError(Exception):
         super().__init__("\n".join(str(d) for d in self.diagnostics))
 
     @classmethod
-    def of(cls, reference: str, message: str, *, hint: str = "", **context: object) -> MnnConvertError:
+    def of(cls, reference: str, message: str, *, hint: str = "", **context: object) -> Self:
         """An error of one diagnostic; keyword arguments become its context."""
         return cls(Diagnostic(reference, message, {k: str(v) for k, v in context.items()}, hint))
 

@@ -210,7 +210,6 @@ REFUSED: dict[str, str] = {
     "compression_params_file": "recipes per layer cannot be read yet; --weightQuantBits sets all layers at once.",
     "transformer_fuse": "no pass fuses attention yet; the model is written in its separate operators.",
     "transformer_fuse_c4": "it changes fused transformers only, and no pass fuses attention yet.",
-    "use_gelu_approximation": "GELU is always written in the form of the source, so the answer does not change.",
     "use_origin_rnn_impl": "LSTM and GRU have one form here, which the target runtime computes right.",
     "split_block_quant": "blockwise weights are always stored in one piece, which the target runtime reads.",
     "detect_sparse_speed_up": "weights are always stored dense.",

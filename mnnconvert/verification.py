@@ -29,7 +29,9 @@ def open_source(path: Path) -> Engine:
         return SessionEngine(load(path))
     if path.suffix.lower() == ".onnx":
         return OnnxRuntimeEngine(path)
-    raise ConversionError.of("source-engine-missing", f"no engine here runs '{path.name}'", hint="an .onnx or .mnn file", file=path)
+    raise ConversionError.of(
+        "source-engine-missing", f"no engine here runs '{path.name}'", hint="an .onnx or .mnn file", file=path
+    )
 
 
 def verify_files(
@@ -116,6 +118,7 @@ def check_recorded(session: Session, folder: Path, threshold: float) -> list[str
             error = float(np.abs(got[name].reshape(-1).astype(np.float64) - want).max(initial=0))
             largest = float(np.abs(want).max(initial=0))
             if not error <= threshold * largest:
-                problems.append(f"'{name}' is off by {error:.3g} (largest value {largest:.3g}, allowed {threshold:g} of it)")
+                problems.append(
+                    f"'{name}' is off by {error:.3g} (largest value {largest:.3g}, allowed {threshold:g} of it)"
+                )
     return problems
-

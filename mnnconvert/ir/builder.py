@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, overload
@@ -52,7 +53,9 @@ class Builder:
         if isinstance(tensor, np.ndarray):
             tensor = ArrayTensor(tensor)
         small = isinstance(tensor, ArrayTensor) and tensor.array.size <= 64
-        spec = Spec(tensor.dtype, tuple(tensor.shape), tensor.array if small and isinstance(tensor, ArrayTensor) else None)
+        spec = Spec(
+            tensor.dtype, tuple(tensor.shape), tensor.array if small and isinstance(tensor, ArrayTensor) else None
+        )
         if not small or name:
             return Value(self.unique(name or f"{self.scope or 'const'}/const"), spec, tensor)
         key = (str(tensor.dtype), tuple(tensor.shape), tensor.numpy().tobytes())
@@ -80,7 +83,9 @@ class Builder:
         """
         specs = self._infer(op, inputs)
         wanted = list(names) if names is not None else [name] * len(specs)
-        outputs = [Value(self.unique(n or self._default(op, i)), s) for i, (n, s) in enumerate(zip(wanted, specs, strict=True))]
+        outputs = [
+            Value(self.unique(n or self._default(op, i)), s) for i, (n, s) in enumerate(zip(wanted, specs, strict=True))
+        ]
         self.graph.nodes.append(Node(op, list(inputs), outputs, outputs[0].name, self.origin))
         return tuple(outputs) if names is not None or len(outputs) > 1 else outputs[0]
 
@@ -146,4 +151,4 @@ def _is_known(value: Value) -> bool:
 def _bytes(spec: Spec) -> int | None:
     if not known(spec.shape):
         return None
-    return int(np.prod(spec.shape or (1,), dtype=np.int64)) * spec.dtype.itemsize
+    return math.prod(d for d in spec.shape or () if isinstance(d, int)) * spec.dtype.itemsize

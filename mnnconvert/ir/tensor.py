@@ -240,7 +240,7 @@ def write_array(array: np.ndarray, stream: BinaryIO) -> None:
     """Write an array little-endian in row order, in pieces."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
     for start in range(0, flat.size, CHUNK):
-        stream.write(memoryview(flat[start : start + CHUNK]))
+        stream.write(flat[start : start + CHUNK].data)
 
 
 class _Digest:

@@ -18,7 +18,9 @@ def verify(graph: Graph, after: str = "") -> None:
         verify(inner, f"{after} in {name}" if after else name)
     if problems:
         suffix = f" after {after}" if after else ""
-        raise ConversionError.of("illegal-graph", f"the graph is not legal{suffix}: {problems[0]}", problems=len(problems))
+        raise ConversionError.of(
+            "illegal-graph", f"the graph is not legal{suffix}: {problems[0]}", problems=len(problems)
+        )
 
 
 def _links(graph: Graph) -> list[str]:
@@ -70,5 +72,7 @@ def _disagree(node: Node, value: Value, spec: Spec) -> str:
     if value.dtype != spec.dtype:
         return f"'{value.name}' of {node.op.kind} is {value.dtype}, its rule says {spec.dtype}"
     if known(value.shape) and known(spec.shape) and value.shape != spec.shape:
-        return f"'{value.name}' of {node.op.kind} is {format_shape(value.shape)}, its rule says {format_shape(spec.shape)}"
+        return (
+            f"'{value.name}' of {node.op.kind} is {format_shape(value.shape)}, its rule says {format_shape(spec.shape)}"
+        )
     return ""

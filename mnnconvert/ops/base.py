@@ -7,13 +7,13 @@ types, parameter tables and enum members are those of the schema, as text; `sche
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 
-from mnnconvert.ir.types import Shape, Spec
+from mnnconvert.ir.types import Shape
 
 Fields = Mapping[str, Any]  # contents of a parameter table: enum members by name, nested tables as mappings
 
@@ -60,11 +60,11 @@ class Op:
     def kind(self) -> str:
         return type(self).__name__
 
-    def infer(self, *inputs: Spec) -> Spec | tuple[Spec, ...]:
-        """Element type and shape of the results; ValueError (a sentence) where the operands do not fit."""
+    def infer(self, *inputs: Any, **named: Any) -> Any:
+        """Spec (or tuple of Specs) of the results from those of the operands; ValueError (a sentence) where the operands do not fit."""
         raise TypeError(f"{self.kind} has no shape rule")
 
-    def ref(self, *arrays: Any) -> Any:
+    def ref(self, *arrays: Any, **named: Any) -> Any:
         """The definition of the op, in numpy."""
         raise TypeError(f"{self.kind} has no reference")
 
@@ -72,7 +72,7 @@ class Op:
         """Names of the graphs that the op runs."""
         return ()
 
-    def emit(self, *inputs: Spec) -> Emission:
+    def emit(self, *inputs: Any, **named: Any) -> Emission:
         """The op as it stands in a file; `inputs` are the specs of all operands, embedded ones included."""
         fields: dict[str, Any] = {}
         for name, path in self.form.attributes.items():
@@ -124,10 +124,14 @@ READERS: dict[str, type[Op]] = {}  # OpType name -> class that parses it
 OPS: dict[str, type[Op]] = {}  # class name -> class
 
 
-def register(*types: str) -> Any:
+AnyOp = TypeVar("AnyOp", bound=Op)
+
+
+@dataclass_transform(frozen_default=True)
+def register(*types: str) -> Callable[[type[AnyOp]], type[AnyOp]]:
     """Class decorator: make a frozen dataclass of an op and let files with its OpType (and `types`) be read as it."""
 
-    def add(cls: type[Op]) -> type[Op]:
+    def add(cls: type[AnyOp]) -> type[AnyOp]:
         made = dataclass(frozen=True)(cls)
         for name in dict.fromkeys((made.form.type, *types)):
             if name in READERS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mnnconvert.ir.types import Spec
@@ -62,7 +64,7 @@ class Opaque(Op):
     `type` is the number of the OpType, `main` the parameter table as it was read.
     """
 
-    def __init__(self, type: int, name: str, main: object, results: int):
+    def __init__(self, type: int, name: str, main: Any, results: int):
         self.type = type
         self.name = name
         self.main = main

@@ -80,7 +80,9 @@ class Session:
         named = dict(self._values) | dict(self.graph.outputs)
         unknown = [name for name in outputs if name not in named]
         if unknown:
-            raise UsageError.of("bad-input", f"the model has no value '{unknown[0]}'", outputs=", ".join(o.name for o in self.outputs))
+            raise UsageError.of(
+                "bad-input", f"the model has no value '{unknown[0]}'", outputs=", ".join(o.name for o in self.outputs)
+            )
         return [(name, named[name]) for name in outputs]
 
     def _check(self, feeds: Mapping[str, Any]) -> dict[Value, np.ndarray]:
@@ -138,7 +140,9 @@ def _check_shape(array: np.ndarray, value: Value, symbols: dict[str, int]) -> No
         known = {k: v for k, v in symbols.items() if any(d == k for d in expected or ())}
         bound = ", ".join(f"{k} = {v}" for k, v in known.items())
         raise UsageError.of(
-            "bad-input", f"the input '{value.name}' takes {format_shape(expected)}, not {list(array.shape)}", sizes=bound
+            "bad-input",
+            f"the input '{value.name}' takes {format_shape(expected)}, not {list(array.shape)}",
+            sizes=bound,
         )
 
 
@@ -183,7 +187,9 @@ class _Execution:
             raise
         except (ValueError, IndexError, TypeError, ZeroDivisionError, MemoryError, OverflowError) as error:
             shapes = ", ".join(str(list(o.shape)) for o in operands)
-            raise ConversionError.of("run-failed", f"{node.op.kind} failed: {error}", node=node.name, operands=shapes) from error
+            raise ConversionError.of(
+                "run-failed", f"{node.op.kind} failed: {error}", node=node.name, operands=shapes
+            ) from error
         results = result if isinstance(result, tuple) else (result,)
         return [np.asarray(r) for r in results]
 

@@ -15,9 +15,7 @@ from mnnconvert.errors import ConversionError
 
 def unwritable(target: Path, error: OSError) -> ConversionError:
     """The diagnostic for a folder or disk that refuses."""
-    made = ConversionError.of("unwritable-output", f"cannot write '{target}': {error.strerror or error}", file=target)
-    assert isinstance(made, ConversionError)
-    return made
+    return ConversionError.of("unwritable-output", f"cannot write '{target}': {error.strerror or error}", file=target)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from mnnconvert.schema import codec, flatbuffer, tables
 from mnnconvert.schema.base import Table
 from mnnconvert.schema.forms import Fields
 from mnnconvert.schema.shapes import infer_shapes
-from mnnconvert.schema.weights import DATA_TYPES, WeightSource
+from mnnconvert.schema.weights import DATA_TYPES, WeightSource, in_memory
 from mnnconvert.schema.writer import META_KEY, map_file
 
 
@@ -33,7 +33,7 @@ def read_net(path: Path) -> tables.Net:
         raise
     if net.oplists is None or net.tensorName is None:
         raise ConversionError.of("bad-mnn-file", f"'{path}' has no ops or no tensor names", file=path)
-    return net  # type: ignore[no-any-return]
+    return net
 
 
 def read_model(path: Path) -> Graph:
@@ -45,16 +45,27 @@ def read_model(path: Path) -> Graph:
 def graph_of(net: tables.Net, weights: WeightSource) -> Graph:
     """The graph of tables that were read."""
     metadata = _metadata(net)
-    extra = json.loads(metadata.pop(META_KEY, "{}"))
-    graph = Graph(metadata=metadata, source=_source_name(net.sourceType), source_types=extra.get("types", {}))
+    types, shapes = _own_metadata(metadata.pop(META_KEY, "{}"))
+    graph = Graph(metadata=metadata, source=_source_name(net.sourceType), source_types=types)
     scope = _Scope(graph, net.tensorName or [], weights)
     scope.read_ops(net.oplists or [])
-    scope.restore_symbols(extra.get("shapes", {}))
+    scope.restore_symbols(shapes)
     scope.set_outputs(net.outputName)
     for sub in net.subgraphs or []:
         graph.subgraphs[sub.name or ""] = _subgraph(sub, weights)
     infer_shapes(graph, graph.subgraphs)
     return graph
+
+
+def _own_metadata(text: str) -> tuple[dict[str, str], dict[str, list[Any]]]:
+    """Source types and symbolic shapes by name, as `writer` stores them under its own key."""
+    try:
+        extra = json.loads(text)
+        types = {str(k): str(np.dtype(v)) for k, v in extra.get("types", {}).items()}
+        shapes = {str(k): [d if isinstance(d, int) else str(d) for d in v] for k, v in extra.get("shapes", {}).items()}
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ConversionError.of("bad-mnn-file", f"the metadata '{META_KEY}' cannot be read: {error}") from error
+    return types, shapes
 
 
 def _source_name(number: int) -> str:
@@ -63,9 +74,10 @@ def _source_name(number: int) -> str:
 
 def _metadata(net: tables.Net) -> dict[str, str]:
     """Metadata pairs; a buffer that is not one of ours in form is left unread."""
-    if net.extraInfo is None or net.extraInfo.buffer is None or not len(net.extraInfo.buffer):
+    buffer = b"" if net.extraInfo is None or net.extraInfo.buffer is None else in_memory(net.extraInfo.buffer).tobytes()
+    if not buffer:
         return {}
-    extra: Any = flatbuffer.read(np.asarray(net.extraInfo.buffer).tobytes(), tables.Extra)
+    extra: Any = flatbuffer.read(buffer, tables.Extra)
     return {a.key: a.s or "" for a in extra.attr or [] if a.key}
 
 
@@ -73,8 +85,8 @@ def _subgraph(sub: tables.SubGraphProto, weights: WeightSource) -> Graph:
     graph = Graph(name=sub.name or "")
     scope = _Scope(graph, sub.tensors or [], weights)
     scope.read_ops(sub.nodes or [])
-    graph.inputs = [scope.value(int(i)) for i in (sub.inputs if sub.inputs is not None else ())]
-    outputs = [scope.value(int(i)) for i in (sub.outputs if sub.outputs is not None else ())]
+    graph.inputs = scope.values_at(sub.inputs)
+    outputs = scope.values_at(sub.outputs)
     graph.outputs = [(v.name, v) for v in outputs]
     return graph
 
@@ -91,18 +103,21 @@ class _Scope:
     def value(self, index: int) -> Value:
         """The value of a tensor index."""
         if not 0 <= index < len(self.names):
-            raise ConversionError.of("bad-mnn-file", f"tensor index {index} is outside the table of {len(self.names)} names")
+            raise ConversionError.of(
+                "bad-mnn-file", f"tensor index {index} is outside the table of {len(self.names)} names"
+            )
         if index not in self.values:
             self.values[index] = Value(self.names[index] or f"tensor_{index}", Spec(F32))
         return self.values[index]
 
-    def _values(self, indexes: Any) -> list[Value]:
+    def values_at(self, indexes: Any) -> list[Value]:
+        """The values of a vector of tensor indices."""
         return [] if indexes is None else [self.value(int(i)) for i in indexes]
 
     def read_ops(self, ops: Sequence[tables.Op]) -> None:
         """Inputs and constants become values, everything else nodes."""
         for op in ops:
-            outputs = self._values(op.outputIndexes)
+            outputs = self.values_at(op.outputIndexes)
             if op.type == tables.OpType.Input:
                 self._input(op, outputs)
             elif op.type in (tables.OpType.Const, tables.OpType.TrainableParam):
@@ -117,7 +132,9 @@ class _Scope:
         shape: Shape | None = None
         prefix = f"{self.graph.name}/" if self.graph.name else ""
         if main.dims is not None:
-            shape = tuple(int(d) if d >= 0 else f"{prefix}{outputs[0].name}.{i}" for i, d in enumerate(np.asarray(main.dims)))
+            shape = tuple(
+                int(d) if d >= 0 else f"{prefix}{outputs[0].name}.{i}" for i, d in enumerate(np.asarray(main.dims))
+            )
         dtype = DATA_TYPES.get(main.dtype, F32)
         outputs[0].spec = Spec(F32 if dtype.itemsize == 2 else dtype, shape)
         self.graph.inputs.append(outputs[0])
@@ -137,7 +154,7 @@ class _Scope:
         outputs[0].spec = Spec(tensor.dtype, tuple(tensor.shape), tensor.numpy() if small else None)
 
     def _node(self, op: tables.Op, outputs: list[Value]) -> None:
-        inputs = self._values(op.inputIndexes)
+        inputs = self.values_at(op.inputIndexes)
         name = op.name or (outputs[0].name if outputs else "")
         kind = tables.OpType(op.type).name if op.type in list(tables.OpType) else f"OpType {op.type}"
         reader = READERS.get(kind)
@@ -185,7 +202,9 @@ def _parse(reader: type[Op], kind: str, op: tables.Op, name: str) -> Op:
     try:
         return reader.parse(kind, fields)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise ConversionError.of("bad-mnn-file", f"the op '{name}' ({kind}) has parameters that do not fit: {error}") from error
+        raise ConversionError.of(
+            "bad-mnn-file", f"the op '{name}' ({kind}) has parameters that do not fit: {error}"
+        ) from error
 
 
 def _count(data: Any) -> int:
@@ -213,7 +232,9 @@ def _coded_tensor(fields: codec.IDSTFields, shape: tuple[int, ...], rows: int) -
     if fields.type == 3:
         count = int(np.prod(shape, dtype=np.int64))
         if fields.buffer.size != 2 * count:
-            raise ConversionError.of("bad-weight-coding", f"a half weight holds {fields.buffer.size} bytes instead of {2 * count}")
+            raise ConversionError.of(
+                "bad-weight-coding", f"a half weight holds {fields.buffer.size} bytes instead of {2 * count}"
+            )
         return HalfTensor(ArrayTensor(fields.buffer.view(np.float16).reshape(shape)))
     decoded = codec.decode(fields, rows, int(np.prod(shape, dtype=np.int64)) // max(rows, 1))
     if isinstance(decoded, CodedWeights):

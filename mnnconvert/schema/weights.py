@@ -33,6 +33,11 @@ DATA_TYPES: dict[int, np.dtype] = {
 EXTERNAL_ELEMENTS = 1024  # constants up to this many elements stay inside the model file
 
 
+def in_memory(vector: Any) -> np.ndarray:
+    """The vector of a table that was read: those are arrays, never payloads."""
+    return np.asarray(vector)
+
+
 @dataclass
 class ExternalFile:
     """Collects what goes to the external weight file; equal parts given twice (by identity) are placed once."""
@@ -156,7 +161,9 @@ class WeightSource:
 
     def _external(self, offset: int, nbytes: int, dtype: np.dtype) -> np.ndarray:
         if nbytes < 0 or offset < 0 or nbytes % dtype.itemsize:
-            raise ConversionError.of("bad-mnn-file", f"an external reference of {nbytes} bytes at {offset} is not legal")
+            raise ConversionError.of(
+                "bad-mnn-file", f"an external reference of {nbytes} bytes at {offset} is not legal"
+            )
         if self.path is None or not self.path.is_file():
             raise ConversionError.of("missing-external-data", f"the weight file '{self.path}' does not exist")
         if offset + nbytes > self.path.stat().st_size:
@@ -176,7 +183,7 @@ class WeightSource:
         dtype = DATA_TYPES.get(blob.dataType)
         if dtype is None:
             raise ConversionError.of("bad-mnn-file", f"a constant of type {blob.dataType} is not readable")
-        shape = tuple(int(d) for d in blob.dims) if blob.dims is not None else ()
+        shape = tuple(int(d) for d in in_memory(blob.dims)) if blob.dims is not None else ()
         if any(d < 0 for d in shape):
             raise ConversionError.of("bad-mnn-file", f"a constant has the sizes {list(shape)}")
         tensor = self._blob_data(blob, dtype, shape)
@@ -185,8 +192,9 @@ class WeightSource:
         return LazyTensor(tensor, lambda a: a.astype(F32), F32, shape) if dtype == BF16 else tensor
 
     def _blob_data(self, blob: tables.Blob, dtype: np.dtype, shape: tuple[int, ...]) -> Tensor:
-        if blob.external is not None and len(blob.external) >= 2:
-            return self._file_tensor(int(blob.external[0]), dtype, shape)
+        external = None if blob.external is None else in_memory(blob.external)
+        if external is not None and external.size >= 2:
+            return self._file_tensor(int(external[0]), dtype, shape)
         data = blob.uint8s if dtype in (F16, BF16) else getattr(blob, VECTORS[str(dtype)])
         count = math.prod(shape)
         raw = np.empty(0, dtype) if data is None else np.asarray(data).view(dtype)
@@ -212,7 +220,7 @@ class WeightSource:
             offset += int(size)
         return found
 
-    def _coded(self, table: Any, quan: tables.IDSTQuan, external: np.ndarray | None) -> dict[str, Any]:
+    def _coded(self, table: Any, quan: Any, external: np.ndarray | None) -> dict[str, Any]:
         buffer, alpha, half, bias, index = quan.buffer, quan.alpha, quan.alphaFp16, table.bias, quan.index
         if external is not None and len(external) >= 5:
             offset, sizes = int(external[0]), [int(n) for n in external[1:5]]
