@@ -1,0 +1,153 @@
+"""A small zoo whose optimized graphs are kept as text, and the operator table; `make golden` writes both anew.
+
+Weights follow from their shape by arithmetic alone, so that a dump is the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto, numpy_helper, parser
+
+from mnnconvert import api
+from mnnconvert.cli.ops import markdown_table
+from mnnconvert.frontends.onnx.importer import Importer
+from mnnconvert.ir import Graph, to_text
+from mnnconvert.passes.pipeline import run_pipeline
+
+FOLDER = Path(__file__).parent
+OPERATORS = FOLDER.parents[1] / "docs/operators.md"
+OPERATORS_HEAD = """\
+# Supported ONNX operators
+
+Made from the import rules by `make golden`; `mnnconvert ops` prints the same. *Since* is the opset of the operator from
+which a rule applies; an operator with several rows changed its meaning between opsets. Everything else of an operator's
+text is supported, with operands of any rank and open sizes, unless its limits say otherwise.
+
+"""
+
+
+@dataclass(frozen=True)
+class Animal:
+    """A model: ONNX text from the graph's inputs on, and the shapes of its float weights."""
+
+    text: str
+    weights: dict[str, tuple[int, ...]]
+    opset: int = 17
+
+
+ZOO = {
+    "conv_bn_relu": Animal(
+        """(float[n, 3, h, w] image) => (float[n, 4, H, W] features)
+        {
+            c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 2]> (image, kernel)
+            b = BatchNormalization <epsilon = 0.0> (c, gamma, beta, mean, var)
+            features = Relu(b)
+        }""",
+        {"kernel": (4, 3, 3, 3), "gamma": (4,), "beta": (4,), "mean": (4,), "var": (4,)},
+    ),
+    "mlp": Animal(
+        """(float[n, 16] x) => (float[n, 4] y)
+        {
+            a0 = MatMul(x, w0)
+            a1 = Add(a0, b0)
+            root = Constant <value = float {1.4142135}> ()
+            one = Constant <value = float {1.0}> ()
+            half = Constant <value = float {0.5}> ()
+            g0 = Div(a1, root)
+            g1 = Erf(g0)
+            g2 = Add(g1, one)
+            g3 = Mul(a1, g2)
+            g4 = Mul(g3, half)
+            z = Gemm <transB = 1> (g4, w1, b1)
+            y = Softmax <axis = -1> (z)
+        }""",
+        {"w0": (16, 32), "b0": (32,), "w1": (4, 32), "b1": (4,)},
+    ),
+    "attention": Animal(
+        """(float[n, s, 16] x) => (float[n, s, 16] y)
+        <int64[4] heads = {0, 0, 2, 8}, int64[3] joined = {0, 0, 16}, float scale = {0.35355339}>
+        {
+            q0 = MatMul(x, wq)
+            k0 = MatMul(x, wk)
+            v0 = MatMul(x, wv)
+            q1 = Reshape(q0, heads)
+            k1 = Reshape(k0, heads)
+            v1 = Reshape(v0, heads)
+            q = Transpose <perm = [0, 2, 1, 3]> (q1)
+            k = Transpose <perm = [0, 2, 3, 1]> (k1)
+            v = Transpose <perm = [0, 2, 1, 3]> (v1)
+            logits = MatMul(q, k)
+            scaled = Mul(logits, scale)
+            weights = Softmax <axis = -1> (scaled)
+            mixed = MatMul(weights, v)
+            turned = Transpose <perm = [0, 2, 1, 3]> (mixed)
+            flat = Reshape(turned, joined)
+            projected = MatMul(flat, wo)
+            added = Add(projected, x)
+            y = LayerNormalization <axis = -1> (added, gamma, beta)
+        }""",
+        {"wq": (16, 16), "wk": (16, 16), "wv": (16, 16), "wo": (16, 16), "gamma": (16,), "beta": (16,)},
+    ),
+    "dynamic_reshape": Animal(
+        """(float[n, c, h, w] x) => (float[n, p, c] y)
+        <int64[1] zero = {0}, int64[1] two = {2}, int64[1] four = {4}, int64[1] rest = {-1}>
+        {
+            shape = Shape(x)
+            nc = Slice(shape, zero, two)
+            hw = Slice(shape, two, four)
+            target = Concat <axis = 0> (nc, rest)
+            flat = Reshape(x, target)
+            y = Transpose <perm = [0, 2, 1]> (flat)
+        }""",
+        {},
+    ),
+}
+
+
+def weight(shape: tuple[int, ...]) -> np.ndarray:
+    """Small numbers that float32 holds exactly, none of them zero, the first few all different."""
+    numbers = np.arange(int(np.prod(shape)), dtype=np.float32) % 13 + 1
+    return (numbers / 16).reshape(shape)
+
+
+def model(animal: Animal) -> ModelProto:
+    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["": {animal.opset}]> zoo {animal.text}')
+    for name, shape in animal.weights.items():
+        proto.graph.initializer.append(numpy_helper.from_array(weight(shape), name))
+    return proto
+
+
+def optimized(name: str) -> Graph:
+    """The graph as it is written for the default target."""
+    graph = Importer(model(ZOO[name]), FOLDER).run()
+    run_pipeline(graph)
+    return graph
+
+
+def operators() -> str:
+    """The operator table as a page."""
+    listed = sorted(api.supported_ops("ONNX"), key=lambda op: (str(op["name"]).lower(), op["since"]))
+    rows = [(op["name"], op["since"], op["limits"]) for op in listed]
+    return f"{OPERATORS_HEAD}{markdown_table(('Operator', 'Since', 'Limits'), rows)}\n"
+
+
+def dumps() -> Iterator[tuple[Path, str]]:
+    """Every kept file and what it has to hold."""
+    for name in ZOO:
+        yield FOLDER / f"{name}.txt", to_text(optimized(name))
+    yield OPERATORS, operators()
+
+
+def main() -> None:
+    for path, text in dumps():
+        changed = not path.exists() or path.read_text(encoding="utf-8") != text
+        path.write_text(text, encoding="utf-8")
+        print(f"{'written' if changed else 'same   '} {path.relative_to(FOLDER.parents[1])}")
+
+
+if __name__ == "__main__":
+    main()
