@@ -15,8 +15,8 @@ NUMPY_MODES = {"REFLECT": "reflect", "SYMMETRIC": "symmetric", "EDGE": "edge"}
 class Padding(Op):
     """x with more elements on either side of its axes. Operands: x, pads int32 [2*rank][, value].
 
-    pads holds before, after for each axis in turn; negative amounts crop, before anything is added. CONSTANT adds `value`
-    (0), REFLECT mirrors without the border, SYMMETRIC with it, EDGE repeats the border.
+    pads holds before, after for each axis in turn; negative amounts crop, before anything is added. CONSTANT adds
+    `value` (0), REFLECT mirrors without the border, SYMMETRIC with it, EDGE repeats the border.
     """
 
     mode: str = "CONSTANT"
@@ -40,7 +40,7 @@ class Padding(Op):
         if not grow.any():
             return np.ascontiguousarray(x[cut])
         if self.mode != "CONSTANT":
-            return np.pad(x[cut], grow, NUMPY_MODES[self.mode])  # type: ignore[call-overload]
+            return np.pad(x[cut], grow, NUMPY_MODES[self.mode])
         fill = 0 if value is None else np.asarray(value).reshape(-1)[0]
         return np.pad(x[cut], grow, "constant", constant_values=fill)
 
