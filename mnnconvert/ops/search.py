@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.ir.types import F32, I32, Dim, Shape, Spec, normal_axis
+from mnnconvert.ir.types import F32, I32, Dim, Shape, Spec, element_count, normal_axis
 from mnnconvert.ops.base import Form, Op, register
 from mnnconvert.ops.samples import exactly, floats, grid, integers
 
@@ -63,33 +63,21 @@ class TopKV2(Op):
 class Unique(Op):
     """The distinct elements of a flattened tensor in ascending order.
 
-    Two results: values, and for each element of x the position of its value. Four results (`counted`): values,
-    position of the first occurrence, positions as before, number of occurrences. Positions are int32.
+    Results: values, position of the first occurrence of each, for each element of x the position of its value, and
+    the number of occurrences; all but the values int32.
     """
-
-    counted: bool = False
 
     form = Form("Unique")
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
-        count: Dim = None
-        if x.shape is not None:
-            size = 1
-            for d in x.shape:
-                size = size * d if isinstance(d, int) and size >= 0 else -1
-            count = size if size >= 0 else None
-        inverse = Spec(I32, (count,))
-        if not self.counted:
-            return Spec(x.dtype, (None,)), inverse
-        return Spec(x.dtype, (None,)), Spec(I32, (None,)), inverse, Spec(I32, (None,))
+        count = element_count(x.shape)
+        return Spec(x.dtype, (None,)), Spec(I32, (None,)), Spec(I32, (count,)), Spec(I32, (None,))
 
     def ref(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
         values, first, inverse, counts = np.unique(x.reshape(-1), True, True, True)
-        if not self.counted:
-            return values, inverse.reshape(-1).astype(I32)
         return values, first.astype(I32), inverse.reshape(-1).astype(I32), counts.astype(I32)
 
-    samples = grid(x=[exactly([2, 1, 1, 3, 4, 3], "float32"), integers(3, 4)], counted=[False, True])
+    samples = grid(x=[exactly([2, 1, 1, 3, 4, 3], "float32"), integers(3, 4)])
 
 
 @register()

@@ -111,7 +111,7 @@ def unique(b: Builder, n: OnnxNode) -> tuple[Value, Value, Value, Value]:
     if n.has_attr("axis") and x.rank != 1:
         raise n.refuse(f"Unique along the axis {n.attr('axis')} is not supported", hint="only the flattened form is")
     wide = x if x.dtype in (F32, I32) else cast(b, x, I32)
-    values, first, inverse, counts = b.add(Unique(True), wide)
+    values, first, inverse, counts = b.add(Unique(), wide)
     if not n.attr("sorted", 1):
         values, first, inverse, counts = _by_occurrence(b, values, first, inverse, counts)
     return cast(b, values, x.dtype), first, inverse, counts
