@@ -25,10 +25,13 @@ def print_conversion(report: Record, verification: list[str], options: Conversio
     _print_passes(report["passes"], options, out)
     _print_layers(report["layers"], options, out)
     out.detail("")
-    out.detail(f"Size      {sizes(report)}")
+    out.detail(f"Size      {planned_sizes(report) if options.plan else sizes(report)}")
     for note in report["diagnostics"]:
         out.diagnostic(Diagnostic(**note), label="note", style="yellow") if not out.quiet else None
+    if report["quantized"] is not None and verification:
+        verification = [f"the float graph: {verification[0]}", *verification[1:]]
     _print_verdict(verification, options, out)
+    _print_quantized(report["quantized"], out)
     out.detail("Plan only: nothing was written." if options.plan else f"Wrote     {report['target']}", "bold")
     out.detail(f"Took      {report['seconds']:.2f} s")
 
@@ -41,6 +44,14 @@ def sizes(report: Record) -> str:
     if before:
         text += f" ({after / before:.0%} of the source)"
     return text + (f", of which {size(external)} in the external weight file" if external else "")
+
+
+def planned_sizes(report: Record) -> str:
+    """What the weights would come to; a weight that several layers share counts for each of them here."""
+    before = sum(layer["bytes_before"] for layer in report["layers"])
+    after = sum(layer["bytes_after"] for layer in report["layers"])
+    share = f" ({after / before:.0%})" if before else ""
+    return f"weights {size(before)} -> {size(after)}{share}"
 
 
 def _headline(report: Record, options: ConversionOptions) -> str:
@@ -105,6 +116,20 @@ def _print_verdict(verification: list[str], options: ConversionOptions, out: Out
     elif not options.plan:
         reason = "as --verify never asks" if options.verify == "never" else "the notes say why"
         out.detail(f"Verified  no: the file was not compared with its source ({reason}).", "yellow")
+
+
+def _print_quantized(quantized: Record | None, out: Output) -> None:
+    """What the compressed weights do to each output: the float graph was proved, this is the price."""
+    if quantized is None or out.quiet:
+        return
+    rows = [
+        (f"{number}", o["name"], o["cosine"], o["sqnr"], o["max_rel"], o["top1"])
+        for number, run in enumerate(quantized["runs"], 1)
+        for o in ({"name": each["name"], **(each["measured"] or {})} for each in (run["comparison"] or {"outputs": []})["outputs"])
+        if "cosine" in o
+    ]
+    out.table(("Run", "Output", ">Cosine", ">SQNR dB", ">Max error / largest", ">Top-1"), rows,
+              title="\nCompressed weights against the source")
 
 
 def print_info(info: Record, path: str, out: Output, *, everything: bool) -> None:
