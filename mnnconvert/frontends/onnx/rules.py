@@ -2,7 +2,24 @@
 
 from importlib import import_module
 
-FAMILIES = ("control", "elementwise", "convolution", "pooling", "matmul", "reduction", "search", "einsum", "logic", "cast", "activation", "shape", "arrange", "gather", "scatter", "generators")
+FAMILIES = (
+    "control",
+    "elementwise",
+    "convolution",
+    "pooling",
+    "matmul",
+    "reduction",
+    "search",
+    "einsum",
+    "logic",
+    "cast",
+    "activation",
+    "shape",
+    "arrange",
+    "gather",
+    "scatter",
+    "generators",
+)
 
 for _family in FAMILIES:
     import_module(f"mnnconvert.frontends.onnx.{_family}")
