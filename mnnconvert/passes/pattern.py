@@ -247,6 +247,9 @@ class Matcher:
             if not (wanted(found) if callable(wanted) else found == wanted):
                 self.fail(f"'{node.name}' has {name} {found!r}")
                 return False
+        if node.op.kind == "Binary" and node.op.activation and "activation" not in pattern.attributes:  # type: ignore[attr-defined]
+            self.fail(f"'{node.name}' has an activation")
+            return False
         if len(node.inputs) != len(pattern.operands):
             self.fail(f"'{node.name}' has {len(node.inputs)} operands")
             return False

@@ -40,11 +40,11 @@ class Maker:
 
         return make
 
-    def add(self, op: Operation, *operands: Value | float) -> Any:
-        """Apply an op instance."""
+    def add(self, op: Operation, *operands: Value | float, name: str = "") -> Any:
+        """Apply an op instance; its result is named after the place unless `name` is given."""
         dtype = next((o.dtype for o in operands if isinstance(o, Value)), F32)
         values = [o if isinstance(o, Value) else self.builder.constant(np.asarray(o, dtype)) for o in operands]
-        return self.builder.add(op, *values)
+        return self.builder.add(op, *values, name=name)
 
     def constant(self, content: Any, name: str = "") -> Value:
         """A constant from a tensor or array."""
