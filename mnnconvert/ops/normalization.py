@@ -145,6 +145,7 @@ class Normalize(Op):
         "Normalize", "Normalize",
         {"across_spatial": "acrossSpatial", "channel_shared": "channelShared", "epsilon": "eps"},
     )  # fmt: skip
+    layout = "c4"
     embedded = ("scale",)
 
     def infer(self, x: Spec, scale: Spec) -> Spec:

@@ -14,6 +14,8 @@ FAMILIES = (
     "logic",
     "cast",
     "activation",
+    "normalization",
+    "softmax",
     "shape",
     "arrange",
     "gather",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ from mnnconvert.ir.types import known, normal_axis
 from mnnconvert.ops.normalization import Softmax
 
 Axes = Sequence[int]
-FAR = np.int32(2**24)  # above every position along an axis, and exact as a float
+FAR = 2**24  # above every position along an axis, and exact as a float
 
 
 @onnx_op("Softmax", "LogSoftmax", "Hardmax", since=1, limits="Hardmax needs known sizes")
@@ -49,12 +50,11 @@ def log_softmax(b: Builder, n: OnnxNode, x: Value, axes: Axes) -> Value:
 
 def hardmax(b: Builder, n: OnnxNode, x: Value, axes: Axes) -> Value:
     """1 at the first maximum along the axes, else 0: the smallest position among those of the maximum."""
-    sizes = None if x.shape is None else tuple(x.shape[a] for a in axes)
-    if x.shape is None or sizes is None or not known(sizes):
+    if x.shape is None or not known(tuple(x.shape[a] for a in axes)):
         raise n.refuse("Hardmax needs to know the size of its axis", reference="open-size")
-    places = np.ones(len(x.shape), np.int64)
-    places[list(axes)] = sizes
-    index = b.constant(np.arange(int(np.prod(places)), dtype=np.int32).reshape(places))
+    along_axes = {normal_axis(a, len(x.shape)) for a in axes}
+    places = tuple(size if isinstance(size, int) and i in along_axes else 1 for i, size in enumerate(x.shape))
+    index = b.constant(np.arange(math.prod(places), dtype=np.int32).reshape(places))
     is_largest = calc(b, "EQUAL", x, along(b, "MAXIMUM", x, axes))
     first = along(b, "MINIMUM", choose(b, is_largest, index, FAR, index), axes)
     return cast(b, calc(b, "EQUAL", index, first), x.dtype)
