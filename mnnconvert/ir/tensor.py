@@ -264,14 +264,26 @@ def content_digest(tensor: Tensor) -> bytes:
 
 def fingerprint(tensor: Tensor) -> tuple[object, ...]:
     """A cheap key that equal tensors share: type, shape, and both ends of the data where those are at hand."""
-    ends = b""
-    if isinstance(tensor, ArrayTensor) and tensor.array.flags.c_contiguous and tensor.array.size:
-        flat = tensor.array.reshape(-1).view(np.uint8)
-        ends = flat[:SAMPLE].tobytes() + flat[-SAMPLE:].tobytes()
-    elif isinstance(tensor, FileTensor):
+    return (type(tensor).__name__, str(tensor.dtype), tuple(tensor.shape), _ends(tensor))
+
+
+def _ends(tensor: Tensor) -> object:
+    if isinstance(tensor, ArrayTensor):
+        return _both_ends(tensor.array)
+    if isinstance(tensor, CodedTensor):
+        return _both_ends(tensor.coded.codes) + _both_ends(tensor.coded.scale)
+    if isinstance(tensor, FileTensor):
         with tensor.path.open("rb") as file:
             file.seek(tensor.offset)
-            ends = file.read(min(SAMPLE, tensor.nbytes))
+            head = file.read(min(SAMPLE, tensor.nbytes))
             file.seek(tensor.offset + max(0, tensor.nbytes - SAMPLE))
-            ends += file.read(min(SAMPLE, tensor.nbytes))
-    return (type(tensor).__name__, str(tensor.dtype), tensor.shape, ends)
+            return head + file.read(min(SAMPLE, tensor.nbytes))
+    source = getattr(tensor, "source", None) or getattr(tensor, "stored", None)
+    return b"" if source is None else fingerprint(source)
+
+
+def _both_ends(array: np.ndarray) -> bytes:
+    if not array.flags.c_contiguous or not array.size:
+        return b""
+    flat = array.reshape(-1).view(np.uint8)
+    return flat[:SAMPLE].tobytes() + flat[-SAMPLE:].tobytes()

@@ -11,7 +11,7 @@ from mnnconvert.ir import ArrayTensor, FileTensor, Graph, Node, Spec, Tensor, Tr
 from mnnconvert.ir.builder import fold
 from mnnconvert.ir.tensor import content_digest, fingerprint
 from mnnconvert.passes.base import GraphPass, Notes, forward, unlink
-from mnnconvert.passes.weights import ReshapedTensor
+from mnnconvert.ir import ReshapedTensor
 
 SMALL = 64  # elements of a constant that its spec keeps at hand for shape rules
 

@@ -17,7 +17,7 @@ from mnnconvert.ops.shape import Reshape, ShapeOf
 from mnnconvert.passes.pattern import Constant, Pattern, Tracer
 from mnnconvert.passes.reshapes import target_of
 from mnnconvert.passes.rewrite import Maker, RewritePass, Rule
-from mnnconvert.passes.weights import ReshapedTensor
+from mnnconvert.ir import ReshapedTensor
 
 SUFFIX = "__matmul_converted"  # MNN's own, so that its per-layer recipes find the layer
 

@@ -1,45 +1,12 @@
-"""Weights that passes make out of weights: reshaped, scaled per output channel. Large ones are not computed until they are used."""
+"""Weights that passes make out of weights: scaled per output channel. Large ones are not computed until they are used."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import BinaryIO
-
 import numpy as np
 
-from mnnconvert.ir import ArrayTensor, LazyTensor, Tensor, TransposedMatrix
+from mnnconvert.ir import ArrayTensor, LazyTensor, Tensor
 
 EAGER_BYTES = 1 << 20  # up to this size a changed weight is computed at once
-
-
-@dataclass(eq=False)
-class ReshapedTensor:
-    """The same data in another shape; written as the source writes itself, block by block where it can."""
-
-    source: Tensor
-    shape: tuple[int, ...]
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.source.dtype
-
-    @property
-    def nbytes(self) -> int:
-        return self.source.nbytes
-
-    def numpy(self) -> np.ndarray:
-        return self.source.numpy().reshape(self.shape)
-
-    def row_blocks(self) -> Iterator[np.ndarray]:
-        """The rows (first axis by all others), a few megabytes at a time where the source can do that."""
-        if isinstance(self.source, TransposedMatrix) and self.shape[0] == self.source.shape[0]:
-            yield from self.source.row_blocks()
-        else:
-            yield self.numpy().reshape(self.shape[0], -1)
-
-    def write_to(self, stream: BinaryIO) -> None:
-        self.source.write_to(stream)
 
 
 def scaled(tensor: Tensor, factor: np.ndarray) -> Tensor:

@@ -13,7 +13,7 @@ from mnnconvert.passes.constants import FoldConstants, ShareConstants
 from mnnconvert.passes.dead_code import RemoveDeadCode
 from mnnconvert.passes.expressions import ShareExpressions
 from mnnconvert.passes.no_ops import RemoveNoOps
-from mnnconvert.passes.weights import ReshapedTensor
+from mnnconvert.ir import ReshapedTensor
 
 EXACT = {"rtol": 0, "atol": 0}
 
