@@ -63,7 +63,8 @@ def test_options_and_commands_in_pages_exist():
     known = {name for syntax in syntaxes() for option in syntax.options for name in option.names} | {"--help"}
     named = set(re.findall(r"(?<=[\s`])--[A-Za-z][\w-]*(?=[\s`=])", text))
     assert {"--weightQuantBits", "--engine"} <= named <= known
-    assert set(re.findall(r"^mnnconvert ([a-z]+)", text, re.MULTILINE)) <= set(COMMANDS)
+    blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+    assert set(re.findall(r"^mnnconvert ([a-z]+)", blocks, re.MULTILINE)) <= set(COMMANDS)
 
 
 def syntaxes() -> list[Syntax]:
