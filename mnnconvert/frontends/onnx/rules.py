@@ -10,7 +10,7 @@ FAMILIES = (
     "matmul",
     "reduction",
     "search",
-    "einsum",
+    "einsum", "coded_weights", "quantization",
     "logic",
     "cast",
     "activation",

@@ -1,0 +1,117 @@
+"""Integers of the source as coded weights: what a model stores as 2, 4 or 8 bits reaches the file unchanged."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mnnconvert.frontends.onnx.compose import calc
+from mnnconvert.frontends.onnx.node import OnnxNode
+from mnnconvert.frontends.onnx.registry import onnx_op
+from mnnconvert.ir import F32, ArrayTensor, Builder, CodedTensor, CodedWeights, Tensor, TransposedMatrix, Value
+from mnnconvert.ops.matmul import MatMul
+
+BITS = {"uint8": 8, "int8": 8, "uint4": 4, "int4": 4, "uint2": 2, "int2": 2}
+BLOCK_STEP = 16  # MNN wants blocks of a multiple of so many elements
+
+
+def signed(codes: np.ndarray, kind: str) -> np.ndarray:
+    """Codes as int8; unsigned ones move down by half their range."""
+    if kind.startswith("int"):
+        return codes.astype(np.int8, copy=False)
+    return (codes.astype(np.int16) - (1 << (BITS[kind] - 1))).astype(np.int8)
+
+
+def coded(codes: np.ndarray, kind: str, scale: np.ndarray, zero: np.ndarray) -> CodedWeights:
+    """(codes - zero) * scale for a matrix of codes of type `kind`; scale and zero are float32 [rows, blocks]."""
+    bits = BITS[kind]
+    moved = zero - (0 if kind.startswith("int") else 1 << (bits - 1))
+    lowest = np.float32(-(1 << (bits - 1)))
+    minimum = ((lowest - moved) * scale).astype(F32) if moved.any() else None
+    return CodedWeights(np.ascontiguousarray(signed(codes, kind)), np.ascontiguousarray(scale, F32), minimum, bits)
+
+
+def weight(
+    codes: np.ndarray, kind: str, scale: np.ndarray, zero: np.ndarray, axis: int, columns: bool
+) -> Tensor | None:
+    """The weight (codes - zero) * scale with its integers kept, or None where the file has no such form.
+
+    `scale` and `zero` hold one number, one per slice along `axis`, or (with the rank of `codes`) one per block. A
+    matrix whose outputs are its columns is kept transposed; `columns` decides where the scale does not.
+    """
+    if kind not in BITS or codes.ndim < 2 or codes.size == 0:
+        return None
+    if scale.size == 1:
+        axis = 1 if columns and codes.ndim == 2 else 0
+        scale, zero = (np.full(codes.shape[axis], v.reshape(())) for v in (scale, zero))
+    blocked = scale.ndim == codes.ndim
+    if blocked and codes.ndim != 2:
+        return None
+    outputs = 1 - axis if blocked else axis  # blocks lie along the inputs
+    if outputs and codes.ndim != 2:
+        return None
+    matrix = codes.T if outputs else codes.reshape(len(codes), -1)
+    scale, zero = (_per_row(v, bool(outputs), blocked) for v in (scale, zero))
+    blocks = scale.shape[1]
+    if matrix.shape[1] % blocks or (blocks > 1 and matrix.shape[1] // blocks % BLOCK_STEP):
+        return None
+    tensor = CodedTensor(coded(matrix, kind, scale, zero), matrix.shape if outputs else codes.shape)
+    return TransposedMatrix(tensor) if outputs else tensor
+
+
+def _per_row(values: np.ndarray, transposed: bool, blocked: bool) -> np.ndarray:
+    values = values.astype(F32)
+    return values.reshape(-1, 1) if not blocked else values.T if transposed else values
+
+
+def outputs_are_columns(n: OnnxNode) -> bool:
+    """Whether the matrix that this node makes is read as [inputs, outputs]: by MatMul, or by Gemm without transB."""
+    name = n.proto.output[0]
+    for node in n.scope.importer.model.graph.node:
+        if name in node.input:
+            flags = {a.name: a.i for a in node.attribute}
+            return bool(node.op_type == "MatMul" or (node.op_type == "Gemm" and not flags.get("transB")))
+    return False
+
+
+def unpacked(data: np.ndarray, bits: int) -> np.ndarray:
+    """Bytes [..., n] as codes [..., n * 8 / bits], the first in the lowest bits."""
+    if bits == 8:
+        return data
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    codes = (data[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return codes.reshape(*data.shape[:-1], -1)
+
+
+@onnx_op("MatMulNBits", domain="com.microsoft", limits="2, 4 and 8 bits; no group index; constant weights")
+def matmul_nbits(b: Builder, n: OnnxNode) -> Value:
+    """x W' (+ bias), W [N,K] stored as blocks of packed codes with one scale and zero point each."""
+    size, rows, bits, block = (int(n.attr(name, 0)) for name in ("K", "N", "bits", "block_size"))
+    if bits not in (2, 4, 8):
+        raise n.refuse(f"MatMulNBits of {bits} bits is not supported")
+    if n.has(4):
+        raise n.refuse("MatMulNBits with the operand g_idx is not supported")
+    blocks = -(-size // block)
+    packed = np.asarray(n.required_constant(1, "the weight")).view(np.uint8)
+    codes = unpacked(packed.reshape(rows, -1), bits)[:, : blocks * block]
+    scale = np.asarray(n.required_constant(2, "the scale")).astype(F32).reshape(rows, blocks)
+    tensor = _blocks(codes[:, :size], f"uint{bits}", scale, _zero_points(n, rows, blocks, bits), block)
+    product = b.add(MatMul(False, True), n.input(0), b.constant(tensor))
+    return calc(b, "ADD", product, n.input(5)) if n.has(5) else product
+
+
+def _zero_points(n: OnnxNode, rows: int, blocks: int, bits: int) -> np.ndarray:
+    """float32 [rows, blocks]: the middle of the range, or what the operand holds, packed or as floats."""
+    if not n.has(3):
+        return np.full((rows, blocks), 1 << (bits - 1), F32)
+    zero = np.asarray(n.required_constant(3, "the zero points"))
+    if zero.dtype == np.uint8:
+        zero = unpacked(zero.reshape(rows, -1), bits)[:, :blocks]
+    return zero.astype(F32).reshape(rows, blocks)
+
+
+def _blocks(codes: np.ndarray, kind: str, scale: np.ndarray, zero: np.ndarray, block: int) -> Tensor:
+    """Codes in blocks; a last block that is not full has no form in the file, so that the weight becomes float."""
+    if scale.shape[1] == 1 or codes.shape[1] % block == 0:
+        return CodedTensor(coded(codes, kind, scale, zero), codes.shape)
+    spread = [np.repeat(v, block, axis=1)[:, : codes.shape[1]] for v in (scale, zero)]
+    return ArrayTensor((codes.astype(F32) - spread[1]) * spread[0])
