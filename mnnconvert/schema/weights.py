@@ -74,7 +74,12 @@ class WeightStore:
         self._alive: list[Tensor] = []  # keeps the ids above valid
 
     def vector(self, tensor: Tensor) -> Any:
-        """The array of a tensor in memory, flat; any other tensor is its own payload."""
+        """The array of a tensor in memory, flat; a coded one as float32; any other tensor is its own payload."""
+        if isinstance(tensor, CodedTensor | HalfTensor):
+            if id(tensor) not in self._vectors:
+                self._alive.append(tensor)
+                self._vectors[id(tensor)] = LazyTensor(tensor, lambda a: a, F32, tuple(tensor.shape))
+            return self._vectors[id(tensor)]
         if not isinstance(tensor, ArrayTensor):
             return tensor
         if id(tensor.array) not in self._vectors:
