@@ -128,11 +128,17 @@ def _rows_at(b: Builder, n: OnnxNode, y: Value, axis: int, backwards: int) -> Va
 
 
 def run_loop(
-    b: Builder, n: OnnxNode, turns: Value | int, condition: Value | None, carried: list[Value], turn: Turn, body: Any
+    b: Builder,
+    n: OnnxNode,
+    turns: Value | int,
+    condition: Value | None,
+    carried: list[Value],
+    turn: Turn,
+    body: Any = None,
 ) -> tuple[Value, ...]:
     """A loop in the sense of ONNX: the final carried values and the stacked scan outputs of `turn`.
 
-    `body` is the GraphProto that lends its initializers to the scopes in which `turn` works.
+    `body` is the GraphProto, if any, that lends its initializers to the scopes in which `turn` works.
     """
     start = condition if condition is not None else b.ints(1)
     if isinstance(turns, int) and start.constant is not None:
@@ -157,7 +163,7 @@ def _written_out(
         state, row = results[: len(state)], results[len(state) :]
         rows.append(row)
     done = len(rows) >= turns or (condition.constant is not None and not truth(condition.constant))
-    if not done or (not rows and len(body.output) > 1 + len(state)):
+    if not done or not rows:
         b.graph.remove(b.graph.nodes[before:])
         del n.scope.importer.problems[problems:]
         b.graph.subgraphs = {k: g for k, g in b.graph.subgraphs.items() if k in graphs}

@@ -226,13 +226,13 @@ class Scope:
             raise ConversionError(())
         return [self.value(o.name) for o in proto.output]
 
-    def inline(self, proto: Any) -> Scope:
-        """A scope whose nodes go into the same graph, for a GraphProto that is known to run."""
-        return Scope(self.importer, self.builder, proto.initializer, proto.sparse_initializer, self.opsets, self)
+    def inline(self, proto: Any = None) -> Scope:
+        """A scope whose nodes go into the same graph, for a GraphProto (or rule) that is known to run."""
+        return Scope(self.importer, self.builder, *_tensors(proto), self.opsets, self)
 
     def subgraph(self, proto: Any, name: str) -> SubgraphScope:
         """A scope whose nodes go into a graph of their own, called `name`."""
-        return SubgraphScope(self.importer, Builder(Graph(name=name)), proto.initializer, proto.sparse_initializer, self.opsets, self)
+        return SubgraphScope(self.importer, Builder(Graph(name=name)), *_tensors(proto), self.opsets, self)
 
     def take(self, outer: Value) -> Value:
         """A value of the scope around this one, as one of this scope's graph."""
@@ -340,6 +340,11 @@ class SubgraphScope(Scope):
             inner.spec.content = outer.spec.content
             self.captured[outer] = inner
         return self.captured[outer]
+
+
+def _tensors(proto: Any) -> tuple[Any, Any]:
+    """The initializers of a GraphProto, dense and sparse."""
+    return ((), ()) if proto is None else (proto.initializer, proto.sparse_initializer)
 
 
 def _located(diagnostic: Diagnostic, proto: Any) -> Diagnostic:

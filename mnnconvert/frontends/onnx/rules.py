@@ -4,6 +4,7 @@ from importlib import import_module
 
 FAMILIES = (
     "control",
+    "recurrent",
     "elementwise",
     "convolution",
     "pooling",
