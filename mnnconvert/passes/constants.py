@@ -7,18 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mnnconvert.ir import ArrayTensor, FileTensor, Graph, Node, Spec, Tensor, TransposedMatrix, Value
+from mnnconvert.ir import ArrayTensor, FileTensor, Graph, Node, ReshapedTensor, Spec, Tensor, TransposedMatrix, Value
 from mnnconvert.ir.builder import fold
 from mnnconvert.ir.tensor import content_digest, fingerprint
 from mnnconvert.passes.base import GraphPass, Notes, forward, unlink
-from mnnconvert.ir import ReshapedTensor
 
 SMALL = 64  # elements of a constant that its spec keeps at hand for shape rules
 
 
 @dataclass(frozen=True)
 class FoldConstants(GraphPass):
-    """Replace nodes whose results are known by constants, as long as these are not much larger than what they are made from."""
+    """Replace nodes whose results are known by constants, unless these are much larger than what they are made from."""
 
     name = "fold-constants"
 
@@ -49,7 +48,7 @@ def _become_constant(value: Value, content: np.ndarray) -> None:
 
 @dataclass(frozen=True)
 class ShareConstants(GraphPass):
-    """Keep one of constants that are equal in element type, shape and data; what lies in a file is not loaded for it."""
+    """Keep one of constants that are equal in element type, shape and data; few are read whole for it."""
 
     name = "share-constants"
 

@@ -1,4 +1,4 @@
-"""Exported GELU comes as a handful of element-wise nodes in many spellings; MNN has one op for each of its two forms."""
+"""Exported GELU comes as a handful of element-wise nodes in many spellings; MNN has one op for each of two forms."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ NOT_NEGATIVE = {"SIGMOID", "EXP", "ABS", "SQUARE", "SQRT", "RSQRT", "BNLL"}
 
 def _padded(op: Tracer, x: Pattern, amounts: Pattern, fill: Pattern) -> Pattern:
     return op.either(
-        op.Padding(x, amounts, bind="padding", mode="CONSTANT"), op.Padding(x, amounts, fill, bind="padding", mode="CONSTANT")
+        op.Padding(x, amounts, bind="padding", mode="CONSTANT"),
+        op.Padding(x, amounts, fill, bind="padding", mode="CONSTANT"),
     )
 
 
@@ -44,9 +45,7 @@ def _sum(op: Any, pads: Pads) -> Pads:
 class IntoConvolution(Rule):
     """conv(pad(x, 0)) -> conv(x) with larger pads."""
 
-    def pattern(
-        self, op: Tracer, x: Pattern, amounts: Constant, fill: Constant, w: Pattern, b: Pattern
-    ) -> Pattern:
+    def pattern(self, op: Tracer, x: Pattern, amounts: Constant, fill: Constant, w: Pattern, b: Pattern) -> Pattern:
         y = _padded(op, x, amounts, fill)
         return op.either(op.Convolution(y, w, b, pad_mode="CAFFE"), op.Convolution(y, w, pad_mode="CAFFE"))
 

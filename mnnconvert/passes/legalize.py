@@ -93,7 +93,9 @@ def from_start(b: Builder, indices: Value, data: Value, axis: int) -> Value:
     known = indices.constant
     if isinstance(size, int) and known is not None:
         return b.constant(np.where(known < 0, known + size, known).astype(I32))
-    length = b.ints(size) if isinstance(size, int) else b.add(GatherV2(), b.add(ShapeOf(), data), b.ints(axis), b.ints(0))
+    length = (
+        b.ints(size) if isinstance(size, int) else b.add(GatherV2(), b.add(ShapeOf(), data), b.ints(axis), b.ints(0))
+    )
     negative = b.add(Binary("GREATER"), b.ints(0), indices)
     return b.add(Binary("ADD"), indices, b.add(Binary("MUL"), negative, length))
 

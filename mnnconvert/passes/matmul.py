@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.ir import Node, TransposedMatrix, Value
+from mnnconvert.ir import Node, ReshapedTensor, TransposedMatrix, Value
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.shape import Reshape, ShapeOf
 from mnnconvert.passes.pattern import Constant, Pattern, Tracer
 from mnnconvert.passes.reshapes import target_of
 from mnnconvert.passes.rewrite import Maker, RewritePass, Rule
-from mnnconvert.ir import ReshapedTensor
 
 SUFFIX = "__matmul_converted"  # MNN's own, so that its per-layer recipes find the layer
 

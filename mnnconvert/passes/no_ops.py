@@ -1,4 +1,4 @@
-"""Ops that change nothing: copies, casts to the same type, neutral operands, orders and shapes that stay as they are."""
+"""Ops that change nothing: copies, casts to the same type, neutral operands, orders and shapes that stay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mnnconvert.ir import Graph, Node, Spec, Value
 from mnnconvert.passes.base import GraphPass, Notes, forward, unlink
 from mnnconvert.passes.pattern import op_key
 
-LARGEST_NEUTRAL = 1 << 16  # elements of a constant that are looked at
+LARGEST_NEUTRAL = 1 << 18  # bytes of a constant that are looked at
 
 NEUTRAL: dict[str, tuple[float, tuple[int, ...]]] = {  # function: neutral element, places of the operand that stays
     "ADD": (0, (0, 1)), "SUB": (0, (0,)), "MUL": (1, (0, 1)), "REALDIV": (1, (0,)), "POW": (1, (0,)),
@@ -64,10 +64,9 @@ def _neutral(node: Node, op: Any) -> Value | None:
 
 
 def _all_are(value: Value, element: float) -> bool:
-    small = value.shape is not None and value.is_constant and all(isinstance(d, int) for d in value.shape)
-    if not small or np.prod(value.shape or (1,), dtype=float) > LARGEST_NEUTRAL or value.constant is None:
+    if value.tensor is None or value.tensor.nbytes > LARGEST_NEUTRAL:
         return False
-    return bool(np.all(value.constant == element))
+    return bool(np.all(value.tensor.numpy() == element))
 
 
 def _always(node: Node, op: Any) -> Value | None:

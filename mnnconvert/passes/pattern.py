@@ -209,7 +209,7 @@ class Matcher:
             self.fail(f"'{value.name}' is not '{bound.name}'")
 
     def _equal(self, wanted: float, value: Value) -> bool:
-        if value.producer is not None and value.spec.constant is None or value.spec.shape is None:
+        if (value.producer is not None and value.spec.constant is None) or value.spec.shape is None:
             self.fail(f"'{value.name}' is not the constant {wanted:g}")
             return False
         single = math.prod(d if isinstance(d, int) else 0 for d in value.spec.shape) == 1

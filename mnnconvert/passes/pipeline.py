@@ -1,7 +1,7 @@
 """The order of the passes, as data: named phases with a sentence each, and the passes by the place they are found at.
 
-`optimizeLevel` 0 runs what a legal and right file needs; 1, the default, what never changes what a model computes beyond
-rounding; 2 also what holds only for the values that models usually have, and says so in its notes.
+`optimizeLevel` 0 runs what a legal and right file needs; 1, the default, what never changes a result beyond rounding; 2
+also what holds only for the values that models usually have, and says so in its notes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Hook = Callable[[Graph, Pass, Report], None]
 
 @dataclass(frozen=True)
 class Entry:
-    """A pass: where its class is, the lowest level at which it runs, and the option that switches it (when it has one)."""
+    """A pass: where its class is, the lowest level at which it runs, and the option that switches it, if any."""
 
     path: str
     level: int = 1
@@ -52,15 +52,18 @@ PHASES = (
         Entry("expressions:ShareExpressions"),
     )),
     Phase("fusion", "Make one op of several, where MNN has one that computes the same.", (
-        Entry("fuse_norm:FuseNorm"), Entry("fuse_gelu:FuseGelu"), Entry("fuse_gelu:ApproximateGelu", option="use_gelu_approximation"),
-        Entry("fuse_swish:FuseSwish"), Entry("fuse_affine:FuseAffine"), Entry("matmul:FuseMatMulBias"),
+        Entry("fuse_norm:FuseNorm"), Entry("fuse_gelu:FuseGelu"),
+        Entry("fuse_gelu:ApproximateGelu", option="use_gelu_approximation"), Entry("fuse_swish:FuseSwish"),
+        Entry("fuse_affine:FuseAffine"), Entry("matmul:FuseMatMulBias"),
         Entry("matmul:ConvertMatMul", option="convert_matmul_to_conv"), Entry("fuse_activation:FuseActivation"),
         Entry("fuse_padding:FusePadding"), Entry("constants:FoldConstants"), Entry("reshapes:ResolveReshapes"),
         Entry("reshapes:MergeReshapes"), Entry("no_ops:RemoveNoOps"), Entry("constants:ShareConstants"),
         Entry("expressions:ShareExpressions"), Entry("dead_code:RemoveDeadCode"),
     )),
     Phase("quantization", "Encode weights as the recipe says; the caller gives the pass.", ()),
-    Phase("export", "Write what the target runtime computes wrong in another form.", (Entry("legalize:Legalize", level=0),)),
+    Phase("export", "Write what the target runtime computes wrong in another form.", (
+        Entry("legalize:Legalize", level=0),
+    )),
     Phase("layout", "Decide which values are stored in channel blocks.", (Entry("layout:PlaceLayout", level=0),)),
     Phase("names", "Let every output leave under its name.", (Entry("names:NameOutputs", level=0),)),
 )  # fmt: skip
@@ -81,8 +84,8 @@ def pass_names() -> list[str]:
 
 
 def planned(
-    *, level: int = 1, target: str = "mnn-3.6.1", disabled: Collection[str] = (), options: Mapping[str, Any] | None = None,
-    quantize: Pass | None = None,
+    *, level: int = 1, target: str = "mnn-3.6.1", disabled: Collection[str] = (),
+    options: Mapping[str, Any] | None = None, quantize: Pass | None = None,
 ) -> list[Pass]:  # fmt: skip
     """The passes that would run, in order. Raises `unknown-pass` when a name in `disabled` is none."""
     _check_names(disabled)

@@ -19,15 +19,29 @@ from mnnconvert.ir import Builder, Graph, Node, Operation, Value
 from mnnconvert.ir.types import F32, format_shape, merge
 from mnnconvert.ops.base import OPS
 from mnnconvert.passes.base import GraphPass, Notes, same_type, unlink
-from mnnconvert.passes.pattern import Call, Constant, Either, Key, Match, Matcher, Pattern, Tracer, Variable, op_key, resolve
+from mnnconvert.passes.pattern import (
+    Call,
+    Constant,
+    Either,
+    Key,
+    Match,
+    Matcher,
+    Pattern,
+    Tracer,
+    Variable,
+    op_key,
+    resolve,
+)
 
-LITERAL_RTOL = 1e-6  # float32 keeps a literal to 6e-8; exporters write constants such as sqrt(2) with seven digits or more
+LITERAL_RTOL = (
+    1e-6  # float32 keeps a literal to 6e-8; exporters write constants such as sqrt(2) with seven digits or more
+)
 SWEEPS = 16  # a rule set that still fires after so many walks over the graph is left where it is
 MISSES_KEPT = 5  # near misses that are reported of each rule and graph
 
 
 class Maker:
-    """The `op` of a replacement: `op.Name(...)` adds a node. Numbers among the operands become constants of the type of the others."""
+    """The `op` of a replacement: `op.Name(...)` adds a node; numbers become constants of the others' type."""
 
     def __init__(self, builder: Builder):
         self.builder = builder
@@ -52,9 +66,10 @@ class Maker:
 
 
 class Rule:
-    """A rewrite. The parameters of `pattern` after `op` are the placeholders; `check` and `replace` ask for those they need.
+    """A rewrite. The parameters of `pattern` after `op` are the placeholders.
 
-    Besides these they may ask for bound nodes (`bind="..."`) and for `root`, the last node of the match.
+    `check` and `replace` name those they need; they may also ask for bound nodes (`bind="..."`) and for `root`, the
+    last node of the match.
     """
 
     rtol: ClassVar[float] = LITERAL_RTOL  # relative tolerance of the literals in the pattern
@@ -214,12 +229,11 @@ class Rewriter:
 
     def _substitute(self, root: Node, new: Value, match: Match, made: list[Node]) -> None:
         old = root.output
-        gone = {n for n in match.nodes}
-        self.dead |= gone
+        self.dead.update(match.nodes)
         if new.producer in made:
             new.spec.shape = merge(new.shape, old.shape)
             new.name = old.name
-            new.producer.name = root.name  # type: ignore[union-attr]
+            new.producer.name = root.name
         self.fresh[root] = made
         self.graph.replace_value(old, new)
         if old in self.outputs:
@@ -248,9 +262,7 @@ def _discard(nodes: list[Node]) -> None:
 def _mismatch(old: Value, new: Value) -> str:
     if same_type(old.spec, new.spec):
         return ""
-    return (
-        f"the replacement is {new.dtype}{format_shape(new.shape)} instead of {old.dtype}{format_shape(old.shape)}"
-    )
+    return f"the replacement is {new.dtype}{format_shape(new.shape)} instead of {old.dtype}{format_shape(old.shape)}"
 
 
 def _closest(misses: list[Miss]) -> list[Miss]:

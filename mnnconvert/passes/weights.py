@@ -1,4 +1,4 @@
-"""Weights that passes make out of weights: scaled per output channel. Large ones are not computed until they are used."""
+"""Weights scaled per output channel. Large ones are not computed until they are used."""
 
 from __future__ import annotations
 

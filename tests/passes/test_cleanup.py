@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from pass_cases import build, check_pass, kinds, noise
 
-from mnnconvert.ir import ArrayTensor, FileTensor, TransposedMatrix
+from mnnconvert.ir import ArrayTensor, FileTensor, ReshapedTensor, TransposedMatrix
 from mnnconvert.ops.elementwise import Cast
 from mnnconvert.ops.shape import Reshape
 from mnnconvert.passes.constants import FoldConstants, ShareConstants
 from mnnconvert.passes.dead_code import RemoveDeadCode
 from mnnconvert.passes.expressions import ShareExpressions
 from mnnconvert.passes.no_ops import RemoveNoOps
-from mnnconvert.ir import ReshapedTensor
 
 EXACT = {"rtol": 0, "atol": 0}
 
@@ -132,7 +131,10 @@ def test_views_of_the_same_weight_are_equal_and_not_loaded():
     source, other = Unreadable(noise(4, 6)), Unreadable(noise(4, 6))
 
     def make(op, x):
-        made = [op.constant(ReshapedTensor(TransposedMatrix(s), (6, 4, 1, 1)), f"w{i}") for i, s in enumerate((source, source, other))]
+        made = [
+            op.constant(ReshapedTensor(TransposedMatrix(s), (6, 4, 1, 1)), f"w{i}")
+            for i, s in enumerate((source, source, other))
+        ]
         return tuple(op.Convolution(x, w) for w in made)
 
     g = build(make, x=(1, 4, 2, 2))

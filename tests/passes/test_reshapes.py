@@ -62,7 +62,11 @@ def test_a_target_of_two_unknown_sizes_stays_computed():
     [
         ("there and back", lambda op, x: op.Neg(op.add(Reshape((2, 3, 4)), op.add(Reshape((-1,)), x))), ["NEG"]),
         ("squeeze and back", lambda op, x: op.Neg(op.Squeeze(op.Unsqueeze(x, axes=(1,)), axes=(1,))), ["NEG"]),
-        ("three in a row", lambda op, x: op.add(Reshape((0, -1)), op.Unsqueeze(op.Flatten(x, axis=1), axes=(0,))), ["Reshape"]),
+        (
+            "three in a row",
+            lambda op, x: op.add(Reshape((0, -1)), op.Unsqueeze(op.Flatten(x, axis=1), axes=(0,))),
+            ["Reshape"],
+        ),
         ("permutes", lambda op, x: op.Permute(op.Permute(x, dims=(1, 2, 0)), dims=(0, 2, 1)), ["Permute"]),
     ],
 )  # fmt: skip

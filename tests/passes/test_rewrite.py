@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import time
 from dataclasses import dataclass
 from math import sqrt
@@ -25,7 +26,10 @@ class GeluErf(Rule):
         return op.GeluStandard(x)
 
 
-def gelu(op, x, root=sqrt(2), half=0.5, leak=False, other=None):
+ROOT = sqrt(2)
+
+
+def gelu(op, x, root=ROOT, half=0.5, leak=False, other=None):
     e = op.Add(1.0, op.Erf(op.Div(other or x, root)))
     y = op.Mul(half if isinstance(half, float) else op.constant(np.asarray(half, np.float32)), op.Mul(e, x))
     return (y, e) if leak else y
@@ -164,7 +168,9 @@ class WrongOperands(Rule):
         return op.Greater(x, op.constant(np.zeros(7, np.float32)))
 
 
-@pytest.mark.parametrize(("rule", "reason"), [(WrongType, "int32[3] instead of float32[3]"), (WrongOperands, "Binary cannot take")])
+@pytest.mark.parametrize(
+    ("rule", "reason"), [(WrongType, "int32[3] instead of float32[3]"), (WrongOperands, "Binary cannot take")]
+)
 def test_a_replacement_of_another_type_is_refused(rule, reason):
     g = build(lambda op, x: op.Exp(op.Abs(x)), x=(3,))
     outcome = apply(rule, g)
@@ -207,8 +213,10 @@ class MeanOnly(Rule):
         return op.Reduction(op.Neg(x), operation="MEAN", dims=(0,), keep_dims=True)
 
 
-@pytest.mark.parametrize(("attributes", "fired"), [({"operation": "MEAN", "dims": (0,)}, 1), ({"operation": "SUM", "dims": (0,)}, 0),
-                                                   ({"operation": "MEAN"}, 0)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("attributes", "fired"),
+    [({"operation": "MEAN", "dims": (0,)}, 1), ({"operation": "SUM", "dims": (0,)}, 0), ({"operation": "MEAN"}, 0)],
+)
 def test_attributes_are_constrained(attributes, fired):
     g = build(lambda op, x: op.Abs(op.Reduction(x, keep_dims=True, **attributes)), x=(3,))
     assert apply(MeanOnly, g).fired == fired
@@ -231,17 +239,23 @@ def long_chain(blocks: int):
     return builder.graph
 
 
-def seconds(blocks: int) -> float:
-    """The fastest of three runs."""
+def work(blocks: int) -> int:
+    """Calls of Python functions that one run over a graph of so many blocks makes: time without a clock."""
+    graph, profile = long_chain(blocks), cProfile.Profile()
+    profile.runcall(apply, GeluErf, graph)
+    assert kinds(graph).count("GELU_STANDARD") == blocks
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_work_grows_with_the_graph_and_not_faster():
+    assert work(400) < 11 * work(40)
+
+
+def test_a_graph_of_1500_nodes_takes_well_under_a_tenth_of_a_second():
     times = []
     for _ in range(3):
-        graph = long_chain(blocks)
+        graph = long_chain(190)
         started = time.perf_counter()
-        assert apply(GeluErf, graph).fired == blocks
+        apply(DropNegative, graph)
         times.append(time.perf_counter() - started)
-    return min(times)
-
-
-def test_time_grows_with_the_graph_and_not_faster():
-    small, large = seconds(180), seconds(180 * 8)
-    assert large < 8 * small * 3, f"{small:.4f} s for 180 blocks, {large:.4f} s for 8 times as many"
+    assert min(times) < 0.1
