@@ -16,6 +16,7 @@ from mnnconvert.frontends.onnx.tensors import NAMES, graph_type, tensor_of, to_g
 from mnnconvert.ir import Builder, Dim, Graph, Shape, Tensor, Value
 from mnnconvert.ir.types import merge
 
+UNNAMED = ("", "?", "-1", "None", "unk", "unknown")  # placeholders that exporters write for any open size
 NODES_NAMED = 3  # nodes named per unsupported op
 
 
@@ -381,7 +382,8 @@ def _shape(info: Any) -> Shape | None:
 def _dim(dim: Any, unnamed: str) -> Dim:
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return int(dim.dim_value)
-    return dim.dim_param or unnamed
+    named = dim.dim_param.strip()
+    return named if named not in UNNAMED else unnamed
 
 
 def _note_type(graph: Graph, name: str, elem_type: int, dtype: np.dtype) -> None:
