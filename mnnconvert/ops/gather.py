@@ -71,7 +71,7 @@ class Gather(_GatherBase):
 
     axis: int = 0
 
-    form = Form("Gather", "Gather", {"axis": "axis"})
+    form = Form("Gather", "Axis", {"axis": "axis"})
 
     samples = grid(x=[(2, 3, 4)], indices=[exactly([0, 1]), exactly(-2)], axis=[0, 1, -1])
 

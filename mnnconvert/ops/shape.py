@@ -154,6 +154,9 @@ class Squeeze(Op):
         wanted = self.axes if axes is None else [int(a) for a in axes.reshape(-1)]
         return x.reshape(squeezed(x.shape, wanted))  # type: ignore[arg-type]
 
+    def emit(self, *inputs: Spec) -> Emission:
+        return Emission(self.kind, "SqueezeParam", {} if len(inputs) > 1 else {"squeezeDims": list(self.axes)})
+
     samples = (
         grid(axes=[(), (0,), (-2, 0)], x=[(1, 3, 1, 2)])
         + grid(x=[(1, 3, 1, 2)], dims=[exactly([2]), exactly([-4, 2])])
@@ -179,6 +182,9 @@ class Unsqueeze(Op):
     def ref(self, x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
         wanted = self.axes if axes is None else [int(a) for a in axes.reshape(-1)]
         return x.reshape(unsqueezed(x.shape, wanted))  # type: ignore[arg-type]
+
+    def emit(self, *inputs: Spec) -> Emission:
+        return Emission(self.kind, "SqueezeParam", {} if len(inputs) > 1 else {"squeezeDims": list(self.axes)})
 
     samples = (
         grid(axes=[(0,), (1, 3), (-1,), (2, -4)], x=[(2, 3)])
@@ -262,7 +268,12 @@ class Permute(Op):
     def ref(self, x: np.ndarray) -> np.ndarray:
         return np.transpose(x, _order(self.dims, x.ndim))
 
-    samples = grid(dims=[(), (0, 2, 1), (2, 0, 1)], x=[(2, 3, 4), integers(1, 2, 3)]) + grid(
+    def emit(self, *inputs: Spec) -> Emission:
+        """The order is written out where it can be: the runtime does not stand an empty one."""
+        rank = inputs[0].rank
+        return Emission("Permute", "Permute", {"dims": list(self.dims) if rank is None else _order(self.dims, rank)})
+
+    samples = grid(dims=[(2, 1, 0), (0, 2, 1), (2, 0, 1)], x=[(2, 3, 4), integers(1, 2, 3)]) + grid(
         dims=[(0, 2, 3, 1), (0, 3, 1, 2)], x=[(2, 3, 4, 5)]
     )
 

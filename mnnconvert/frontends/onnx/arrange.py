@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mnnconvert.frontends.onnx.compose import calc, cast, widened
@@ -56,7 +58,15 @@ def split(b: Builder, n: OnnxNode) -> tuple[Value, ...]:
         return _equal_parts(b, n, x, axis, size)
     if not sizes or (isinstance(size, int) and size == count * sizes[0] and len(set(sizes)) == 1):
         return tuple(b.add(Slice(axis, parts=count), x, names=[""] * count))
-    return tuple(b.add(Slice(axis, sizes), x, names=[""] * count))
+    return _sized_parts(b, x, axis, sizes)
+
+
+def _sized_parts(b: Builder, x: Value, axis: int, sizes: Sequence[int]) -> tuple[Value, ...]:
+    """A split, unless a part is empty: the runtime splits off no empty parts, but slices them."""
+    if 0 not in sizes:
+        return tuple(b.add(Slice(axis, tuple(sizes)), x, names=[""] * len(sizes)))
+    cuts = [b.ints([c]) for c in np.cumsum((0, *sizes))]
+    return tuple(_cut(b, x, axis, cuts[i], cuts[i + 1]) for i in range(len(sizes)))
 
 
 def _equal_parts(b: Builder, n: OnnxNode, x: Value, axis: int, size: Dim) -> tuple[Value, ...]:
@@ -65,8 +75,7 @@ def _equal_parts(b: Builder, n: OnnxNode, x: Value, axis: int, size: Dim) -> tup
     if isinstance(size, int):
         part = -(-size // count)
         sizes = tuple(max(0, min(part, size - i * part)) for i in range(count))
-        op = Slice(axis, parts=count) if size % count == 0 else Slice(axis, sizes)
-        return tuple(b.add(op, x, names=[""] * count))
+        return _sized_parts(b, x, axis, sizes)
     part_size = calc(b, "FLOORDIV", calc(b, "ADD", size_of(b, x, axis), count - 1), count)
     cuts = [b.add(Unsqueeze((0,)), calc(b, "MUL", part_size, i)) for i in range(count + 1)]
     return tuple(_cut(b, x, axis, cuts[i], cuts[i + 1]) for i in range(count))
@@ -150,4 +159,6 @@ def trilu(b: Builder, n: OnnxNode) -> Value:
 
 @onnx_op("ReverseSequence")
 def reverse_sequence(b: Builder, n: OnnxNode) -> Value:
-    return b.add(ReverseSequence(n.attr("batch_axis", 1), n.attr("time_axis", 0)), n.input(0), n.input(1))
+    """A length of 0 becomes 1, which reverses as little: the runtime fails on a 0."""
+    lengths = calc(b, "MAXIMUM", n.input(1), 1)
+    return b.add(ReverseSequence(n.attr("batch_axis", 1), n.attr("time_axis", 0)), n.input(0), lengths)

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mnnconvert.frontends.onnx.arrange import size_of
 from mnnconvert.frontends.onnx.compose import calc, cast, widened
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.ir import F32, I32, Builder, Dim, Value
 from mnnconvert.ir.types import normal_axis
+from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.gather import GatherElements, GatherND, GatherV2, OneHot
+from mnnconvert.ops.generators import Range
 from mnnconvert.ops.search import Where
 from mnnconvert.ops.shape import Permute, Reshape, Squeeze
 from mnnconvert.ops.slicing import StridedSlice
@@ -58,7 +61,21 @@ def gather_nd(b: Builder, n: OnnxNode) -> Value:
     depth = indices.shape[-1] if indices.shape else None
     if isinstance(depth, int) and x.shape is not None:
         indices = from_start(b, indices, x.shape[batch : batch + depth])
-    return b.add(GatherND(batch), x, indices)
+    if batch and indices.rank is None:
+        raise n.refuse(f"GatherND has batch_dims {batch} and indices of unknown rank")
+    return b.add(GatherND(), x, _with_batch(b, x, indices, batch) if batch else indices)
+
+
+def _with_batch(b: Builder, x: Value, indices: Value, batch: int) -> Value:
+    """Index vectors that begin with their own place on the batch axes: the runtime knows no batch axes."""
+    rank = indices.rank or 1
+    last = b.ints([rank - 1])
+    zeros = calc(b, "MUL", b.add(StridedSlice(), indices, b.ints([0]), b.ints([1]), last), 0)
+    columns = []
+    for i in range(batch):
+        steps = b.add(Range(), b.ints(0), size_of(b, x, i), b.ints(1))
+        columns.append(calc(b, "ADD", zeros, b.add(Reshape(tuple(-1 if j == i else 1 for j in range(rank))), steps)))
+    return b.add(Concat(rank - 1), *columns, indices)
 
 
 @onnx_op("OneHot")

@@ -28,7 +28,9 @@ def static_target(shape: Shape | None, target: Sequence[Dim]) -> tuple[int, ...]
     return tuple(result) if result.count(-1) < 2 else None
 
 
-@onnx_op("Reshape", since=5)
+@onnx_op(
+    "Reshape", since=5, limits="a 0 in a target that is only known when the model runs copies a size, allowzero or not"
+)
 def reshape(b: Builder, n: OnnxNode) -> Value:
     """A target that is known up to sizes copied from x needs no shape arithmetic when the model runs."""
     x, shape = n.input(0), n.input(1)
@@ -90,7 +92,7 @@ def unsqueeze(b: Builder, n: OnnxNode) -> Value:
 def transpose(b: Builder, n: OnnxNode) -> Value:
     x, perm = n.input(0), n.attr("perm", ())
     if x.rank is None and not perm:
-        return b.add(Permute(()), x)
+        raise n.refuse("Transpose reverses the axes of a tensor of unknown rank")
     perm = perm or tuple(range(x.rank or 0))[::-1]
     return x if len(perm) < 2 else b.add(Permute(tuple(perm)), x)
 
