@@ -135,7 +135,7 @@ INT_UNARY = {"ABS", "NEG", "SQUARE", "SIGN"}
 
 @register("Sigmoid", "TanH")
 class Unary(Op):
-    """y = f(x). `function` is a key of `UNARY`; on int32 only those of `INT_UNARY`."""
+    """y = f(x). `function` is a key of `UNARY`; the runtime has only those of `INT_UNARY` on int32."""
 
     function: str
 
@@ -143,7 +143,7 @@ class Unary(Op):
     layout = "any"
 
     def infer(self, x: Spec) -> Spec:
-        if self.function not in UNARY or not (x.dtype == F32 or (x.dtype == I32 and self.function in INT_UNARY)):
+        if self.function not in UNARY or x.dtype not in (F32, I32):
             raise ValueError(f"there is no {self.function} on {x.dtype}")
         return Spec(x.dtype, x.shape)
 
