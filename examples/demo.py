@@ -3,7 +3,7 @@
     make demo
 
 The model is PP-OCRv4 recognition (ONNX, 10.9 MB) from `.models`. Everything is written to demo-out. The exit code is 0
-when the float and the 8-bit model read what was drawn, and 1 otherwise.
+when every model that has to read what was drawn does: all but the one that is rounded to 4 bits without further care.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Reading:
     megabytes: float
     seconds: float
     probabilities: np.ndarray
+    demanded: bool = True
 
 
 def draw(text: str) -> Image.Image:
@@ -75,10 +76,10 @@ def read_with_onnxruntime(pixels: np.ndarray) -> Reading:
     name = session.get_inputs()[0].name
     started = time.perf_counter()
     probabilities = session.run(None, {name: pixels})[0]
-    return Reading("onnxruntime, float", megabytes(MODEL), time.perf_counter() - started, probabilities)
+    return Reading("onnxruntime", megabytes(MODEL), time.perf_counter() - started, probabilities)
 
 
-def convert_and_read(name: str, pixels: np.ndarray, **options: Any) -> Reading:
+def convert_and_read(name: str, pixels: np.ndarray, demanded: bool = True, **options: Any) -> Reading:
     """Convert with these options, verify, load the file and read the picture with it."""
     target = OUT / f"{name.replace(' ', '-').replace(',', '')}.mnn"
     mnnconvert.convert(MODEL, target, **options)
@@ -86,7 +87,7 @@ def convert_and_read(name: str, pixels: np.ndarray, **options: Any) -> Reading:
     started = time.perf_counter()
     outputs = session.run({session.inputs[0].name: pixels})
     seconds = time.perf_counter() - started
-    return Reading(f"mnnconvert, {name}", megabytes(target), seconds, outputs[session.outputs[0].name])
+    return Reading(name, megabytes(target), seconds, outputs[session.outputs[0].name], demanded)
 
 
 def megabytes(path: Path) -> float:
@@ -99,16 +100,16 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def table(readings: list[Reading], characters: list[str]) -> Table:
-    """One row per model, errors against the first."""
-    result = Table(title=f"What each model reads; drawn was {LINE!r}")
-    for column in ("Model", "Size MB", "Of source", "Run s", "Cosine", "Max error", "Read"):
+    """One row per model; cosine and largest error of the probabilities are against the first."""
+    result = Table(title="What onnxruntime and then our files read; error of probabilities")
+    for column in ("Model", "MB", "Run s", "Cosine", "Error", "Read"):
         result.add_column(column, justify="left" if column in ("Model", "Read") else "right")
     source = readings[0]
     for r in readings:
         text = decode(r.probabilities, characters)
         error = np.abs(r.probabilities - source.probabilities).max()
         result.add_row(
-            r.name, f"{r.megabytes:.2f}", f"{r.megabytes / source.megabytes:.0%}", f"{r.seconds:.2f}",
+            r.name, f"{r.megabytes:.2f}", f"{r.seconds:.2f}",
             f"{cosine(r.probabilities, source.probabilities):.6f}", f"{error:.1e}",
             Text(text, style="green" if text == LINE else "red"),
         )  # fmt: skip
@@ -125,11 +126,12 @@ def main() -> int:
     readings = [
         read_with_onnxruntime(pixels),
         convert_and_read("float", pixels, verify="always"),
-        convert_and_read("8 bits", pixels, weight_bits=8, verify="never"),
-        convert_and_read("4 bits, block 64", pixels, weight_bits=4, weight_block=64, verify="never"),
+        convert_and_read("8 bits", pixels, weight_bits=8),
+        convert_and_read("4 bits", pixels, demanded=False, weight_bits=4, weight_block=64),
+        convert_and_read("4 bits, HQQ", pixels, weight_bits=4, weight_block=64, hqq=True),
     ]
     console.print(table(readings, characters))
-    wrong = [r.name for r in readings[:3] if decode(r.probabilities, characters) != LINE]
+    wrong = [r.name for r in readings if r.demanded and decode(r.probabilities, characters) != LINE]
     console.print(f"[red]Misread by: {', '.join(wrong)}[/]" if wrong else "The line was read as it was drawn.")
     return 1 if wrong else 0
 

@@ -108,16 +108,16 @@ ZOO = {
 }
 
 
-def weight(shape: tuple[int, ...]) -> np.ndarray:
-    """Small numbers that float32 holds exactly, none of them zero, the first few all different."""
-    numbers = np.arange(int(np.prod(shape)), dtype=np.float32) % 13 + 1
+def weight(shape: tuple[int, ...], first: int) -> np.ndarray:
+    """Positive numbers that float32 holds exactly, starting with another for each weight, so that no two are equal."""
+    numbers = (np.arange(int(np.prod(shape)), dtype=np.float32) + first) % 13 + 1
     return (numbers / 16).reshape(shape)
 
 
 def model(animal: Animal) -> ModelProto:
     proto = parser.parse_model(f'<ir_version: 8, opset_import: ["": {animal.opset}]> zoo {animal.text}')
-    for name, shape in animal.weights.items():
-        proto.graph.initializer.append(numpy_helper.from_array(weight(shape), name))
+    for first, (name, shape) in enumerate(animal.weights.items()):
+        proto.graph.initializer.append(numpy_helper.from_array(weight(shape, first), name))
     return proto
 
 
