@@ -78,7 +78,7 @@ class Convolution(Op):
     layout = "c4"
     embedded = ("weight", "bias")
 
-    def infer(self, x: Spec, w: Spec, b: Spec | None = None) -> Spec:  # type: ignore[override]
+    def infer(self, x: Spec, w: Spec, b: Spec | None = None) -> Spec:
         if w.shape is None:
             return Spec(F32, None if x.shape is None else (x.shape[0], *(None,) * (len(x.shape) - 1)))
         if (x.shape is not None and len(x.shape) not in (3, 4)) or len(w.shape) != 4:
@@ -113,7 +113,7 @@ class Convolution(Op):
         (t, b), (l, r) = (same_pads(sizes[i], kernel[i], self.strides[i], self.dilations[i]) for i in (0, 1))
         return (t, l, b, r)
 
-    def emit(self, x: Spec, w: Spec, b: Spec | None = None) -> Emission:  # type: ignore[override]
+    def emit(self, x: Spec, w: Spec, b: Spec | None = None) -> Emission:
         outputs, per_group, ky, kx = w.shape or (None,) * 4
         depthwise = self.group > 1 and per_group == 1 and outputs == self.group
         common = {
@@ -166,7 +166,7 @@ class Im2Col(Op):
 
     form = Form("Im2Col", "Convolution2D")
 
-    def infer(self, x: Spec) -> Spec:  # type: ignore[override]
+    def infer(self, x: Spec) -> Spec:
         if x.shape is None:
             return Spec(x.dtype, (None, None))
         n, c, *sizes = x.shape
@@ -182,7 +182,7 @@ class Im2Col(Op):
         view = windows(pad_spatial(x, self.pads[:2], self.pads[2:]), self.kernel, self.strides, self.dilations, out)
         return np.moveaxis(view, 0, 3).reshape(c * math.prod(self.kernel), n * math.prod(out))
 
-    def emit(self, x: Spec) -> Emission:  # type: ignore[override]
+    def emit(self, x: Spec) -> Emission:
         return Emission(
             "Im2Col", "Convolution2D", {"common": window_fields(self.kernel, self.strides, self.dilations, self.pads)}
         )

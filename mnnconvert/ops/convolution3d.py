@@ -86,7 +86,7 @@ class Convolution3D(_Volume):
 
     form = Form("Convolution3D", "Convolution3D")
 
-    def infer(self, x: Spec, w: Spec, b: Spec | None = None) -> Spec:  # type: ignore[override]
+    def infer(self, x: Spec, w: Spec, b: Spec | None = None) -> Spec:
         if w.shape is None:
             return Spec(F32)
         self._check(x, w, mul(w.shape[1], self.group))
@@ -108,7 +108,7 @@ class Convolution3D(_Volume):
         y = correlate(pad_spatial(x, begin, end), w, self.strides, self.dilations, self.group)
         return activate(add_bias(y, b), self.activation)
 
-    def emit(self, x: Spec, w: Spec, b: Spec | None = None) -> Emission:  # type: ignore[override]
+    def emit(self, x: Spec, w: Spec, b: Spec | None = None) -> Emission:
         outputs, per_group = (w.shape or (None, None))[:2]
         return Emission(
             "Convolution3D", "Convolution3D", {"common": self._common(w, mul(per_group, self.group), outputs)}
@@ -148,7 +148,7 @@ class ConvTranspose3D(_Volume):
 
     form = Form("ConvTranspose3D", "Convolution3D")
 
-    def infer(self, x: Spec, w: Spec, b: Spec | None = None) -> Spec:  # type: ignore[override]
+    def infer(self, x: Spec, w: Spec, b: Spec | None = None) -> Spec:
         if w.shape is None:
             return Spec(F32)
         self._check(x, w, w.shape[0])
@@ -173,7 +173,7 @@ class ConvTranspose3D(_Volume):
         y = np.array(pad_spatial(y, [-p for p in begin], end))
         return activate(add_bias(y, b), self.activation)
 
-    def emit(self, x: Spec, w: Spec, b: Spec | None = None) -> Emission:  # type: ignore[override]
+    def emit(self, x: Spec, w: Spec, b: Spec | None = None) -> Emission:
         inputs, per_group = (w.shape or (None, None))[:2]
         common = self._common(w, inputs, mul(per_group, self.group))
         return Emission("ConvTranspose3D", "Convolution3D", {"common": common | {"outPads": list(self.out_pads)}})

@@ -53,7 +53,7 @@ class Deconvolution(Op):
     layout = "c4"
     embedded = ("weight", "bias")
 
-    def infer(self, x: Spec, w: Spec, *rest: Spec) -> Spec:  # type: ignore[override]
+    def infer(self, x: Spec, w: Spec, *rest: Spec) -> Spec:
         if x.shape is None or w.shape is None:
             return Spec(F32, None if x.shape is None else (x.shape[0], None, None, None))
         if len(x.shape) != 4 or len(w.shape) != 4:
@@ -90,7 +90,7 @@ class Deconvolution(Op):
         y = np.array(pad_spatial(y, [-b for b in begin], end))
         return activate(add_bias(y, bias), self.activation)
 
-    def emit(self, x: Spec, w: Spec, *rest: Spec) -> Emission:  # type: ignore[override]
+    def emit(self, x: Spec, w: Spec, *rest: Spec) -> Emission:
         inputs, per_group, ky, kx = w.shape or (None,) * 4
         outputs = mul(per_group, self.group)
         common: dict[str, Any] = {
@@ -184,7 +184,7 @@ class Col2Im(Op):
 
     form = Form("Col2Im", "Convolution2D")
 
-    def infer(self, x: Spec, size: Spec) -> Spec:  # type: ignore[override]
+    def infer(self, x: Spec, size: Spec) -> Spec:
         sizes = size.sizes
         n, rows, _ = (1, *(x.shape or (None, None)))[-3:]
         channels = rows // math.prod(self.kernel) if isinstance(rows, int) else None
@@ -205,10 +205,11 @@ class Col2Im(Op):
         )
         parts = x.reshape(*y.shape[:2], -1)
         flat: Any = y.reshape(*y.shape[:2], -1)
-        np.add.at(flat, np.s_[:, :, targets.reshape(-1)], parts)  # type: ignore[arg-type]
+        where: Any = np.s_[:, :, targets.reshape(-1)]
+        np.add.at(flat, where, parts)
         return y[:, :, top : top + height, left : left + width]
 
-    def emit(self, x: Spec, size: Spec) -> Emission:  # type: ignore[override]
+    def emit(self, x: Spec, size: Spec) -> Emission:
         return Emission(
             "Col2Im", "Convolution2D", {"common": window_fields(self.kernel, self.strides, self.dilations, self.pads)}
         )

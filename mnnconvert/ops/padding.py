@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mnnconvert.ir.types import Dim, Spec, add
 from mnnconvert.ops.base import Form, Op, register
 from mnnconvert.ops.samples import exactly, grid, integers
 
-NUMPY_MODES = {"REFLECT": "reflect", "SYMMETRIC": "symmetric", "EDGE": "edge"}
+NUMPY_MODES: dict[str, Any] = {"REFLECT": "reflect", "SYMMETRIC": "symmetric", "EDGE": "edge"}
 
 
 @register()
@@ -24,7 +26,7 @@ class Padding(Op):
     form = Form("Padding", "PadParam", {"mode": "mode"})
     layout = "any"
 
-    def infer(self, x: Spec, pads: Spec, value: Spec | None = None) -> Spec:  # type: ignore[override]
+    def infer(self, x: Spec, pads: Spec, value: Spec | None = None) -> Spec:
         amounts = pads.sizes
         if x.shape is None or amounts is None:
             return Spec(x.dtype, None if x.shape is None else (None,) * len(x.shape))
@@ -40,7 +42,7 @@ class Padding(Op):
         if not grow.any():
             return np.ascontiguousarray(x[cut])
         if self.mode != "CONSTANT":
-            return np.pad(x[cut], grow, NUMPY_MODES[self.mode])
+            return np.asarray(np.pad(x[cut], grow, NUMPY_MODES[self.mode]))
         fill = 0 if value is None else np.asarray(value).reshape(-1)[0]
         return np.pad(x[cut], grow, "constant", constant_values=fill)
 

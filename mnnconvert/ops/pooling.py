@@ -29,7 +29,7 @@ def pooled(x: np.ndarray, kind: str, kernel: Ints, strides: Ints, begin: Ints, o
     sizes = x.shape[2:]
     end = [(o - 1) * s + k - b - size for o, s, k, b, size in zip(out, strides, kernel, begin, sizes, strict=True)]
     if kind == "MAXPOOL":
-        lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        lowest = np.finfo(np.float32).min if x.dtype.kind == "f" else np.iinfo(x.dtype).min
         return fold_windows(np.maximum, pad_spatial(x, begin, end, lowest), kernel, strides, out)
     total = fold_windows(np.add, pad_spatial(x, begin, end), kernel, strides, out)
     total /= covered(sizes, kernel, strides, begin, out, margin)
@@ -81,7 +81,7 @@ class Pooling(Op):
     form = Form("Pooling", "Pool")
     layout = "c4"
 
-    def infer(self, x: Spec) -> Spec | tuple[Spec, ...]:  # type: ignore[override]
+    def infer(self, x: Spec) -> Spec | tuple[Spec, ...]:
         if x.shape is not None and len(x.shape) != 4:
             raise ValueError("2-D pooling needs x of rank 4")
         n, c, *sizes = x.shape or (None,) * 4
@@ -119,7 +119,7 @@ class Pooling(Op):
         """The op when it is known to have `count` results."""
         return Pooling(**{**self.__dict__, "indices": count > 1})
 
-    def emit(self, x: Spec) -> Emission:  # type: ignore[override]
+    def emit(self, x: Spec) -> Emission:
         fields: dict[str, Any] = {
             "type": self.function,
             "kernelX": self.kernel[1],
@@ -205,7 +205,7 @@ class Pooling3D(Op):
     )
     layout = "c4"
 
-    def infer(self, x: Spec) -> Spec:  # type: ignore[override]
+    def infer(self, x: Spec) -> Spec:
         if x.shape is None:
             return Spec(x.dtype)
         n, c, *sizes = x.shape
