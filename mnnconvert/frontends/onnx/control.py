@@ -62,7 +62,7 @@ def _give(n: OnnxNode, b: Builder, values: Sequence[Any]) -> None:
         b.output(value)
 
 
-@onnx_op("Loop", limits="carried sequences")
+@onnx_op("Loop", limits="carried sequences, unless the turns are few and known")
 def loop(b: Builder, n: OnnxNode) -> Any:
     body = n.attr("body")
     limit = n.constant(0)
@@ -71,7 +71,7 @@ def loop(b: Builder, n: OnnxNode) -> Any:
         turns = min(int(limit.reshape(-1)[0]), ENDLESS)
     elif n.has(0):
         turns = n.input(0)
-    carried = [n.input(i) for i in range(2, len(n.proto.input))]
+    carried = [n.any_input(i) for i in range(2, len(n.proto.input))]
 
     def turn(scope: Any, i: Value, condition: Value, state: list[Value]) -> list[Value]:
         return list(scope.run_graph(body, [i, condition, *state]))
@@ -183,6 +183,10 @@ class _Loop:
         self.b, self.n, self.turn, self.body = b, n, turn, body
         self.limit = turns if isinstance(turns, Value) else b.ints(turns)
         self.condition = condition
+        if any(isinstance(v, ValueList) for v in carried):
+            raise n.refuse(
+                "the loop carries a sequence, and how often it turns is not known", reference="unsupported-type"
+            )
         self.carried = carried
         self.count = len(carried)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,17 +14,24 @@ if TYPE_CHECKING:
     from mnnconvert.frontends.onnx.importer import Scope
 
 
-class ValueList(list[Value]):
+class ValueList(Sequence[Value]):
     """A sequence whose length is known, or (with `absent`) an optional value that is not there.
 
     It exists only while a model is imported: MNN has tensors, so sequences must resolve into those by then.
     """
 
-    absent = False
     constant = None  # as a value answers when its content is not known
     dtype = "sequence"
-    __hash__ = object.__hash__  # type: ignore[assignment]  # told apart by identity, as values are
-    __eq__ = object.__eq__
+
+    def __init__(self, values: Iterable[Value] = (), absent: bool = False):
+        self.values = list(values)
+        self.absent = absent
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.values[index]
 
 
 class OnnxNode:
