@@ -12,7 +12,7 @@ FAMILIES = (
     "matmul",
     "reduction",
     "search",
-    "einsum", "coded_weights", "quantization", "integer_products",
+    "einsum", "coded_weights", "quantization", "integer_products", "suppression",
     "logic",
     "cast",
     "activation",
