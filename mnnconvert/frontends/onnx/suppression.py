@@ -1,0 +1,69 @@
+"""Import rule of NonMaxSuppression: MNN's op works on one set of boxes, so there is one for each batch and class."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mnnconvert.frontends.onnx.compose import calc
+from mnnconvert.frontends.onnx.moves import reshaped, sliced, unsqueezed
+from mnnconvert.frontends.onnx.node import OnnxNode
+from mnnconvert.frontends.onnx.registry import onnx_op
+from mnnconvert.ir import Builder, Value
+from mnnconvert.ops.arrange import Concat
+from mnnconvert.ops.matmul import MatMul
+from mnnconvert.ops.search import NonMaxSuppressionV2
+
+MOST_SETS = 1024  # pairs of batch and class
+INT32_MAX = 2**31 - 1
+
+
+@onnx_op("NonMaxSuppression", limits="the numbers of batches and classes must be known")
+def non_max_suppression(b: Builder, n: OnnxNode) -> Value:
+    """Rows [batch, class, box] of what stays, classes within batches."""
+    boxes, scores = n.input(0), n.input(1)
+    batches, classes = (scores.shape or (None, None))[:2]
+    batches = batches if isinstance(batches, int) else (boxes.shape or (None,))[0]
+    if not isinstance(batches, int) or not isinstance(classes, int):
+        raise n.refuse(
+            "NonMaxSuppression needs known numbers of batches and classes", hint="fix them with --inputShape"
+        )
+    if batches * classes > MOST_SETS:
+        raise n.refuse(f"NonMaxSuppression over {batches * classes} sets of boxes is not supported")
+    most = _most(b, n)
+    if most is None or batches * classes == 0:
+        return b.ints(np.zeros((0, 3), np.int32))
+    limits = most, _limit(b, n, 3, 0.0), _limit(b, n, 4, float(np.finfo(np.float32).min))
+    if n.attr("center_point_box", 0):
+        boxes = _corners(b, boxes)
+    rows = [_one(b, boxes, scores, batch, cls, limits) for batch in range(batches) for cls in range(classes)]
+    return b.add(Concat(0), *rows) if len(rows) > 1 else rows[0]
+
+
+def _most(b: Builder, n: OnnxNode) -> Value | None:
+    """The largest number of boxes per class as a scalar; None when it is 0, which it is when it is left out."""
+    if not n.has(2):
+        return None
+    known = n.constant(2)
+    if known is None:
+        return reshaped(b, n.input(2), [])
+    count = min(int(np.ravel(known)[0]), INT32_MAX)
+    return b.ints(count) if count > 0 else None
+
+
+def _limit(b: Builder, n: OnnxNode, index: int, default: float) -> Value:
+    return reshaped(b, n.input(index), []) if n.has(index) else b.floats(default)
+
+
+def _corners(b: Builder, boxes: Value) -> Value:
+    """[x, y, width, height] around the centre -> [y1, x1, y2, x2]; each coordinate is one exact sum of two terms."""
+    half = np.array([[0, 1, 0, 1], [1, 0, 1, 0], [0, -0.5, 0, 0.5], [-0.5, 0, 0.5, 0]], np.float32)
+    return b.add(MatMul(), boxes, b.constant(half))
+
+
+def _one(b: Builder, boxes: Value, scores: Value, batch: int, cls: int, limits: tuple[Value, Value, Value]) -> Value:
+    """The rows of one batch and class."""
+    own = reshaped(b, sliced(b, boxes, 0, batch, batch + 1), [-1, 4])
+    score = reshaped(b, sliced(b, sliced(b, scores, 0, batch, batch + 1), 1, cls, cls + 1), [-1])
+    chosen = unsqueezed(b, b.add(NonMaxSuppressionV2(), own, score, *limits), 1)
+    places = calc(b, "MUL", chosen, np.array([[0, 0, 1]], np.int32))
+    return calc(b, "ADD", places, np.array([[batch, cls, 0]], np.int32))
