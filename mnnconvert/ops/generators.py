@@ -37,7 +37,7 @@ class Range(Op):
         if step == 0:
             raise ValueError("a range with steps of 0 has no end")
         count = int(np.ceil((float(last) - float(first)) / float(step)))
-        return (first + np.arange(max(0, count)).astype(start.dtype) * step).astype(start.dtype)
+        return np.asarray(first + np.arange(max(0, count)).astype(start.dtype) * step, start.dtype)
 
     samples = grid(start=[exactly(1), exactly(9)], limit=[exactly(6)], delta=[exactly(2), exactly(-1)]) + grid(
         start=[floats(low=0, high=1)], limit=[floats(low=3, high=9)], delta=[floats(low=0.3, high=1)]
@@ -94,7 +94,8 @@ class EyeLike(Op):
         return Spec(x.dtype, x.shape or (None, None))
 
     def ref(self, x: np.ndarray, k: np.ndarray | None = None) -> np.ndarray:
-        return np.eye(*x.shape, k=0 if k is None else int(k.reshape(-1)[0]), dtype=x.dtype)
+        offset = 0 if k is None else int(k.reshape(-1)[0])
+        return np.asarray(np.eye(x.shape[0], x.shape[1], k=offset), x.dtype)
 
     samples = grid(x=[(3, 4)]) + grid(x=[(3, 4), integers(4, 2)], k=[exactly(0), exactly(1), exactly(-2)])
 

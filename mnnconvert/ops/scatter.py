@@ -39,7 +39,8 @@ class _Scatter(Op):
 
     @classmethod
     def parse(cls, type: str, fields: Fields) -> Op:
-        operation: Any = fields.table.opType if fields else -1  # -1 is no member of the enum
+        contents: Any = fields
+        operation = contents.table.opType if fields else -1  # -1 (overwrite) is no member of the enum
         if operation == -1:
             return cls()
         if fields["opType"] not in UFUNCS:

@@ -47,11 +47,10 @@ class Slice(Op):
         if len(given) == 1 and isinstance(size, int) and given[0] > 0:
             return [min(given[0], size - at) for at in range(0, size, given[0])]
         if given:
-            rest = add(size, -sum(s for s in given if s >= 0))
-            result: list[Dim] = [rest if s < 0 else s for s in given]
-            if isinstance(size, int) and (sum(result) != size or min(result) < 0):  # type: ignore[type-var, arg-type]
+            stated = sum(s for s in given if s >= 0)
+            if isinstance(size, int) and (stated > size or (stated < size and min(given) >= 0)):
                 raise ValueError(f"parts of {list(given)} do not make up {size}")
-            return result
+            return [add(size, -stated) if s < 0 else s for s in given]
         if self.parts < 1:
             return [None]
         if isinstance(size, int) and size % self.parts:
@@ -243,7 +242,7 @@ class StridedSlice(Op):
         bounds: list[list[Dim]] = [[int(v) for v in b.reshape(-1)] for b in (begin, end, *rest)]
         index: list[Any] = []
         axes = iter(x.shape)
-        for pick in self._picks(x.ndim, *bounds):  # type: ignore[arg-type]
+        for pick in self._picks(x.ndim, *bounds):
             size = None if pick is None else next(axes)
             index.append(_python_slice(size, *pick) if isinstance(pick, tuple) and size is not None else pick)
         return np.array(x[tuple(index)])

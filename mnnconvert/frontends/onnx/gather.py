@@ -25,7 +25,7 @@ def from_start(b: Builder, indices: Value, sizes: Sequence[Dim]) -> Value:
     known = indices.constant
     if known is None or not (known < 0).any() or not all(isinstance(s, int) for s in sizes):
         return indices
-    return b.ints(np.where(known < 0, known + np.asarray(sizes, np.int64), known))
+    return b.ints(np.where(known < 0, known + np.asarray(sizes, np.int64), known).reshape(known.shape))
 
 
 def axis_size(x: Value, axis: int) -> Dim:

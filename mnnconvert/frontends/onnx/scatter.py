@@ -44,7 +44,9 @@ def _extreme(b: Builder, reduction: str, data: Value, indices: Value, updates: V
     The runtime does not combine by maximum or minimum itself.
     """
     along = b.ints(axis)
-    values, order = b.add(TopKV2(largest=reduction == "MINIMUM"), updates, size_of(b, updates, axis), along)
+    values, order = b.add(
+        TopKV2(largest=reduction == "MINIMUM"), updates, size_of(b, updates, axis), along, names=("", "")
+    )
     placed = b.add(ScatterElements(), data, b.add(GatherElements(), indices, order, along), values, along)
     return calc(b, reduction, data, placed)
 
