@@ -15,27 +15,36 @@ def replace_nodes(graph: Graph, replace: Replace) -> int:
     The substitutes take over the names, users and outputs of what they replace. Nodes built on the way stand where the
     node stood, and remember its origin.
     """
-    nodes, builder, count = graph.nodes, Builder(graph), 0
-    graph.nodes = []
+    builder, count = Builder(graph), 0
+    nodes, graph.nodes = graph.nodes, []
     for node in nodes:
+        start = len(graph.nodes)
         with builder.at(node.name, *node.origin):
             substitutes = replace(builder, node)
         if substitutes is None:
             graph.nodes.append(node)
             continue
         count += 1
+        made = set(graph.nodes[start:])
         for old, new in zip(node.outputs, substitutes, strict=True):
-            take_over(graph, builder, old, new)
+            _take_over(graph, builder, old, new, made)
         for value in node.inputs:
             value.users.remove(node)
     return count
 
 
-def take_over(graph: Graph, builder: Builder, old: Value, new: Value) -> None:
+def _take_over(graph: Graph, builder: Builder, old: Value, new: Value, made: set[Node]) -> None:
     """Let `new` stand for `old` everywhere, under its name where `new` is a result made for this."""
     graph.replace_value(old, new)
-    if new.producer is not None and new.producer in graph.nodes[-64:]:
+    if new.producer in made:
         name, old.name = old.name, builder.unique(f"{old.name}/replaced")
-        builder.names.discard(new.name)
-        new.name = name
-        new.producer.name = name if new.producer.output is new else new.producer.name
+        rename(builder, new, name)
+
+
+def rename(builder: Builder, value: Value, name: str) -> None:
+    """Give a value a name that nothing else has; the node that makes it is named after it."""
+    builder.names.discard(value.name)
+    builder.names.add(name)
+    value.name = name
+    if value.producer is not None and value.producer.output is value:
+        value.producer.name = name

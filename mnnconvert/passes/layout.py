@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mnnconvert.ir import Builder, Graph, Node, Value
 from mnnconvert.ir.types import known
 from mnnconvert.ops.elementwise import Binary
-from mnnconvert.ops.layout import ConvertTensor
+from mnnconvert.ops.layout import CHANNEL_FIRST, ConvertTensor
 from mnnconvert.passes.base import GraphPass, Notes
 
 C4, NCHW = "NC4HW4", "NCHW"
@@ -49,6 +49,10 @@ class _Placement:
         return len(self.graph.nodes) - len(nodes)
 
     def _place(self, node: Node) -> None:
+        op = node.op
+        if isinstance(op, ConvertTensor) and op.source in CHANNEL_FIRST and op.dest in CHANNEL_FIRST:
+            self._drop(node)
+            return
         layout = getattr(node.op, "layout", "nchw")
         if layout == "c4" and (node.inputs[0].rank in IMAGE_RANKS or node.inputs[0].rank is None):
             self._read(node, 0, C4)
@@ -61,6 +65,11 @@ class _Placement:
             for i in range(len(node.inputs)):
                 self._read(node, i, NCHW)
         self.graph.nodes.append(node)
+
+    def _drop(self, node: Node) -> None:
+        """A conversion that stands in the graph already; those that are needed are found anew."""
+        self.graph.replace_value(node.output, node.inputs[0])
+        node.inputs[0].users.remove(node)
 
     def _stays_packed(self, node: Node) -> bool:
         moving = [v for v in node.inputs if not v.is_constant]

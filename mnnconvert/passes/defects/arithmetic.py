@@ -1,0 +1,166 @@
+"""Element-wise ops, reductions, norms and products that the runtime computes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mnnconvert.ir import F32, I32, Builder, Node, Value
+from mnnconvert.ir.types import element_count, known
+from mnnconvert.ops.arrange import BroadcastTo
+from mnnconvert.ops.elementwise import COMPARISONS, Binary, Cast, Select, Unary
+from mnnconvert.ops.layout import Identity
+from mnnconvert.ops.matmul import MatMul
+from mnnconvert.ops.normalization import LayerNorm
+from mnnconvert.ops.reduction import Reduction
+from mnnconvert.ops.shape import Reshape
+from mnnconvert.passes.defects.base import Defect, RefusedError, shape_of
+
+Made = Sequence[Value] | None
+INTEGER_UNARY = {"ABS", "NEG", "SQUARE", "SIGN"}
+
+
+def _less(b: Builder, node: Node) -> Made:
+    op = node.op
+    if not isinstance(op, Binary) or op.function != "LESS" or node.inputs[0].dtype != F32:
+        return None
+    return [b.add(Binary("GREATER", op.activation), node.inputs[1], node.inputs[0])]
+
+
+def _product_with_silu(b: Builder, node: Node) -> Made:
+    op = node.op
+    if not isinstance(op, Binary) or op.function != "MUL_SILU":
+        return None
+    return [b.add(Binary("MUL", op.activation), node.inputs[0], b.add(Unary("SILU"), node.inputs[1]))]
+
+
+def _exclusive_or(b: Builder, node: Node) -> Made:
+    if getattr(node.op, "function", "") != "LOGICALXOR" or all(is_truth(v) for v in node.inputs):
+        return None
+    return [b.add(Binary("NOTEQUAL"), *(truth(b, v) for v in node.inputs))]
+
+
+def _integer_extreme(b: Builder, node: Node) -> Made:
+    """MINIMUM and MAXIMUM go through float32 in the runtime."""
+    op = node.op
+    if not isinstance(op, Binary) or op.function not in ("MINIMUM", "MAXIMUM") or node.inputs[0].dtype != I32:
+        return None
+    if all(_is_small(v) for v in node.inputs):
+        return None
+    x, y = node.inputs
+    order = (x, y) if op.function == "MAXIMUM" else (y, x)
+    return [select(b, b.add(Binary("GREATER"), *order), x, y)]
+
+
+def _is_small(value: Value) -> bool:
+    """Whether every element is known to be exact in float32."""
+    content = value.constant
+    return content is not None and bool((abs(content.astype("int64")) <= 1 << 24).all())
+
+
+def is_truth(value: Value) -> bool:
+    """Whether a value is known to hold only 0 and 1."""
+    content = value.constant if value.tensor is not None or value.spec.constant is not None else None
+    if content is not None:
+        return bool(((content == 0) | (content == 1)).all())
+    op = value.producer.op if value.producer is not None else None
+    return getattr(op, "function", "") in COMPARISONS or getattr(op, "to", "") == "DT_BOOL"
+
+
+def truth(b: Builder, value: Value) -> Value:
+    """1 where a value is not zero, else 0."""
+    return value if is_truth(value) else b.add(Binary("NOTEQUAL"), value, b.ints(0))
+
+
+def _integer_unary(b: Builder, node: Node) -> Made:
+    op, x = node.op, node.inputs[0]
+    if not isinstance(op, Unary) or x.dtype != I32 or op.function in INTEGER_UNARY:
+        return None
+    return [b.add(Cast("DT_INT32"), b.add(op, b.add(Cast("DT_FLOAT"), x)))]
+
+
+def _select(b: Builder, node: Node) -> Made:
+    condition, x, y = node.inputs
+    if all(_fits(v, node.output) for v in (x, y)):
+        return None
+    return [select(b, condition, x, y)]
+
+
+def select(b: Builder, condition: Value, x: Value, y: Value) -> Value:
+    """Select with choices of the size of the result, or of one element."""
+    made = b.add(Select(), condition, x, y)
+    if all(_fits(v, made) for v in (x, y)):
+        return made
+    return b.add(Select(), condition, *(_grown(b, v, made, (condition, x, y)) for v in (x, y)))
+
+
+def _fits(value: Value, result: Value) -> bool:
+    return element_count(value.shape) == 1 or (value.shape == result.shape and None not in (value.shape or (None,)))
+
+
+def _grown(b: Builder, value: Value, result: Value, all_operands: tuple[Value, ...]) -> Value:
+    if _fits(value, result):
+        return value
+    if known(result.shape):
+        return b.add(BroadcastTo(), value, shape_of(b, result))
+    for other in all_operands:
+        if other is not value:
+            value = b.add(BroadcastTo(), value, shape_of(b, other))
+    return value
+
+
+def _reduction(b: Builder, node: Node) -> Made:
+    op, x = node.op, node.inputs[0]
+    if not isinstance(op, Reduction):
+        return None
+    if op.operation in ("ASUM", "SUMSQ"):
+        inner = b.add(Unary("ABS" if op.operation == "ASUM" else "SQUARE"), x)
+        return [_reduce(b, "SUM", op, inner, node)]
+    if op.operation in ("ANY", "ALL"):
+        return [_reduce(b, "MAXIMUM" if op.operation == "ANY" else "MINIMUM", op, truth(b, x), node)]
+    if x.rank == 0:
+        return [b.add(Identity(), x)]
+    if op.operation in ("MAXIMUM", "MINIMUM", "MEAN") and element_count(x.shape) == 0:
+        raise RefusedError(f"{op.operation} of no elements")
+    return None
+
+
+def _reduce(b: Builder, operation: str, op: Reduction, x: Value, node: Node) -> Value:
+    return b.add(Identity(), x) if x.rank == 0 else b.add(Reduction(operation, op.dims, op.keep_dims), x, *node.inputs[1:])
+
+
+def _integer_relu(b: Builder, node: Node) -> Made:
+    op, x = node.op, node.inputs[0]
+    if x.dtype == F32:
+        return None
+    return [b.add(Cast("DT_INT32"), b.add(op, b.add(Cast("DT_FLOAT"), x)))]
+
+
+def _norm_of_sum(b: Builder, node: Node) -> Made:
+    """LayerNorm with two results is computed for NC4HW4 blocks of one shape only."""
+    if not isinstance(node.op, LayerNorm) or len(node.outputs) < 2:
+        return None
+    total = b.add(Binary("ADD"), node.inputs[0], node.inputs[-1])
+    return [total, b.add(node.op, total, *node.inputs[1:-1])]
+
+
+def _inner_product(b: Builder, node: Node) -> Made:
+    x, w, bias = node.inputs
+    if x.shape is None or not isinstance(w.shape and w.shape[1], int):
+        raise RefusedError("InnerProduct with operands of unknown shape")
+    flat = b.add(Reshape((-1, w.shape[1])), x)  # type: ignore[index]
+    return [b.add(MatMul(transpose_b=True), flat, w, bias)]
+
+
+DEFECTS = (
+    Defect("Binary", "float LESS is reversed when both operands are negative", _less),
+    Defect("Binary", "MUL_SILU is computed for NC4HW4 of the transformer fusion only", _product_with_silu),
+    Defect("Binary", "LOGICALXOR compares numbers, not truth values", _exclusive_or),
+    Defect("Binary", "integer MINIMUM and MAXIMUM are rounded to float32", _integer_extreme),
+    Defect("Unary", "only ABS, NEG, SQUARE and SIGN are computed on integers", _integer_unary),
+    Defect("Select", "a choice that broadcasts is read out of bounds", _select),
+    Defect("Reduction", "ASUM and SUMSQ are missing; ANY counts only positive numbers; a scalar crashes", _reduction),
+    Defect("ReLU", "integers are computed as the bits of floats", _integer_relu),
+    Defect("ReLU6", "integers are computed as the bits of floats", _integer_relu),
+    Defect("LayerNorm", "the form with two results is computed for NC4HW4 of the transformer fusion only", _norm_of_sum),
+    Defect("InnerProduct", "wrong for more than one row", _inner_product),
+)

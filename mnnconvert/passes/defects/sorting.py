@@ -1,0 +1,104 @@
+"""Order among equals: the runtime's TopKV2 takes any of equal elements, where the lowest index is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mnnconvert.ir import F32, I32, Builder, Node, Value
+from mnnconvert.ops.arrange import Concat
+from mnnconvert.ops.elementwise import Binary, Cast, Select
+from mnnconvert.ops.gather import GatherElements
+from mnnconvert.ops.reduction import CumSum, Reduction
+from mnnconvert.ops.search import TopKV2
+from mnnconvert.ops.slicing import StridedSlice
+from mnnconvert.passes.defects.base import Defect, RefusedError, axis_operand, rank_of, size_of
+
+Made = Sequence[Value] | None
+
+
+def _top(b: Builder, node: Node) -> Made:
+    """The values as they come; the indices sorted within groups of equal values.
+
+    Within a group that is taken whole the indices are sorted by key (group number * size + index). Of the last group,
+    which may be taken in part, the first places in x are found by sorting (index, or index + size where x differs).
+    """
+    op, (x, k) = node.op, node.inputs[:2]
+    if not isinstance(op, TopKV2) or not _is_read(b, node.outputs[1]) or x.dtype not in (F32, I32):
+        return None
+    axis = axis_operand(node, 2, -1)
+    if axis is None:
+        raise RefusedError("TopKV2 along an axis that is known only at run time")
+    axis %= max(rank_of(x, "TopKV2"), 1)
+    values, taken = b.add(op, x, k, *node.inputs[2:])
+    return [values, _Ties(b, axis, x, k, values).sorted(taken)]
+
+
+def _is_read(b: Builder, value: Value) -> bool:
+    return bool(value.users) or any(v is value for _, v in b.graph.outputs)
+
+
+class _Ties:
+    """The work on the indices of one TopKV2 along `axis`."""
+
+    def __init__(self, b: Builder, axis: int, x: Value, k: Value, values: Value):
+        self.b, self.axis, self.x, self.k, self.values = b, axis, x, k, values
+        self.place = b.ints(axis)
+        self.size = size_of(b, x, axis)
+        self.count = size_of(b, values, axis)
+
+    def sorted(self, taken: Value) -> Value:
+        b = self.b
+        last = self._cut(self.values, -1, 1 << 30)
+        in_last = b.add(Binary("EQUAL"), self.values, last)
+        group = b.add(CumSum(), self._changes(), self.place)
+        key = b.add(Binary("ADD"), b.add(Binary("MUL"), group, self.size), taken)
+        key = self._ascending(key)
+        whole = b.add(Binary("SUB"), key, b.add(Binary("MUL"), group, self.size))
+        offset = b.add(Binary("MUL"), in_last, b.add(CumSum(exclusive=True), in_last, self.place))
+        partly = b.add(GatherElements(), self._first_places(last), offset, self.place)
+        return b.add(Select(), in_last, partly, whole)
+
+    def _cut(self, x: Value, start: int, end: int) -> Value:
+        b = self.b
+        return b.add(StridedSlice(), x, b.ints([start]), b.ints([end]), b.ints([self.axis]), b.ints([1]))
+
+    def _changes(self) -> Value:
+        """1 where a value differs from the one before it; 0 at the first."""
+        b = self.b
+        first = self._cut(self.values, 0, 1)
+        before = b.add(Concat(self.axis), first, self._cut(self.values, 0, -1))
+        return b.add(Binary("NOTEQUAL"), self.values, before)
+
+    def _ascending(self, keys: Value) -> Value:
+        return self._smallest(keys, self.count)
+
+    def _smallest(self, keys: Value, count: Value) -> Value:
+        rest = () if self.axis == (keys.rank or 0) - 1 else (self.place,)
+        return self.b.add(TopKV2(largest=False), keys, count, *rest)[0]
+
+    def _first_places(self, last: Value) -> Value:
+        """Where x is `last`, in ascending order."""
+        b = self.b
+        here = b.add(Binary("EQUAL"), self.x, last)
+        ones = b.add(Binary("EQUAL"), here, here)
+        number = b.add(CumSum(exclusive=True), ones, self.place)
+        return self._smallest(b.add(Select(), here, number, b.add(Binary("ADD"), number, self.size)), self.count)
+
+
+def _argument(b: Builder, node: Node) -> Made:
+    """Integers are compared as if their bits were those of floats."""
+    op, x = node.op, node.inputs[0]
+    if x.dtype == F32:
+        return None
+    whole = x if x.dtype == I32 else b.add(Cast("DT_INT32"), x)
+    axis = getattr(op, "axis", 0)
+    extreme = b.add(Reduction("MAXIMUM" if op.kind == "ArgMax" else "MINIMUM", (axis,), keep_dims=True), whole)
+    found = b.add(Cast("DT_FLOAT"), b.add(Binary("EQUAL"), whole, extreme))
+    return [b.add(ArgMax(axis), found)]
+
+
+DEFECTS = (
+    Defect("TopKV2", "of equal elements any is taken, and first", _top),
+    Defect("ArgMax", "integers are compared as the bits of floats", _argument),
+    Defect("ArgMin", "integers are compared as the bits of floats", _argument),
+)
