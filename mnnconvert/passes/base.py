@@ -95,7 +95,7 @@ def reinfer(graph: Graph) -> None:
             continue
         result = node.op.infer(*(v.spec for v in node.inputs))
         for value, spec in zip(node.outputs, (result,) if isinstance(result, Spec) else result, strict=False):
-            content = spec.content if value.spec.constant is None else value.spec.content
+            content = value.spec.content if spec.content is None or value.spec.constant is not None else spec.content
             value.spec = Spec(value.dtype, merge(value.shape, spec.shape), content)
 
 

@@ -48,7 +48,8 @@ PHASES = (
         Entry("expressions:ShareExpressions"), Entry("dead_code:RemoveDeadCode"),
     )),
     Phase("canonical form", "Bring the spellings of different exporters to one.", (
-        Entry("algebra:CanonicalAlgebra"), Entry("reshapes:ResolveReshapes"), Entry("reshapes:MergeReshapes"),
+        Entry("algebra:CanonicalAlgebra"), Entry("sizes:ResolveSizes"), Entry("constants:FoldConstants"),
+        Entry("reshapes:ResolveReshapes"), Entry("reshapes:MergeReshapes"),
         Entry("expressions:ShareExpressions"),
     )),
     Phase("fusion", "Make one op of several, where MNN has one that computes the same.", (
@@ -56,8 +57,9 @@ PHASES = (
         Entry("fuse_gelu:ApproximateGelu", option="use_gelu_approximation"), Entry("fuse_swish:FuseSwish"),
         Entry("fuse_affine:FuseAffine"), Entry("matmul:FuseMatMulBias"),
         Entry("matmul:ConvertMatMul", option="convert_matmul_to_conv"), Entry("fuse_activation:FuseActivation"),
-        Entry("fuse_padding:FusePadding"), Entry("constants:FoldConstants"), Entry("reshapes:ResolveReshapes"),
-        Entry("reshapes:MergeReshapes"), Entry("no_ops:RemoveNoOps"), Entry("constants:ShareConstants"),
+        Entry("fuse_padding:FusePadding"), Entry("sizes:ResolveSizes"), Entry("constants:FoldConstants"),
+        Entry("reshapes:ResolveReshapes"), Entry("reshapes:MergeReshapes"),
+        Entry("no_ops:RemoveNoOps"), Entry("constants:ShareConstants"),
         Entry("expressions:ShareExpressions"), Entry("dead_code:RemoveDeadCode"),
     )),
     Phase("quantization", "Encode weights as the recipe says; the caller gives the pass.", ()),
@@ -132,3 +134,16 @@ def _check_names(names: Collection[str]) -> None:
             nearest = difflib.get_close_matches(name, known, 1, cutoff=0.4)
             hint = f"did you mean '{nearest[0]}'?" if nearest else f"the passes are {', '.join(known)}"
             raise UsageError.of("unknown-pass", f"there is no pass '{name}'", hint=hint)
+
+
+def table() -> str:
+    """The passes as a Markdown table: phase, name, what it does, from which level on. `docs/passes.md` holds it."""
+    lines = ["| phase | pass | what it does | runs |", "|---|---|---|---|"]
+    for phase, entry in entries():
+        cls = entry.load()
+        purpose = (cls.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
+        runs = (
+            "always" if entry.level == 0 else f"level {entry.level}" + (f", `{entry.option}`" if entry.option else "")
+        )
+        lines.append(f"| {phase.name} | `{cls.name}` | {purpose} | {runs} |")
+    return "\n".join(lines) + "\n"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
@@ -98,7 +99,9 @@ class _Prepared:
     replace: tuple[str, ...]
 
 
+@cache
 def _prepare(cls: type[Rule]) -> list[_Prepared]:
+    """The rule ready to run, once for each op that its pattern may end with."""
     rule = cls()
     hints = get_type_hints(cls.pattern)
     names = list(inspect.signature(rule.pattern).parameters)[1:]
@@ -156,7 +159,7 @@ class Rewriter:
         self.builder = Builder(graph)
         self.builder.graph = Graph()  # new nodes are collected apart, then put in the place of the old
         self.index: dict[Key, list[_Prepared]] = {}
-        for prepared in (p for cls in rules for p in _prepare(cls)):
+        for prepared in (p for cls in rules for p in _prepare(cls)):  # type: ignore[arg-type]
             self.index.setdefault(prepared.root.key, []).append(prepared)
         self.outputs = graph.output_values
         self.dead: set[Node] = set()

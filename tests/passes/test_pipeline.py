@@ -41,6 +41,11 @@ def test_every_pass_of_the_folder_is_in_the_pipeline():
     assert written == set(pass_names())
 
 
+def test_the_documentation_has_the_present_table():
+    text = (Path(pipeline.__file__).parents[2] / "docs" / "passes.md").read_text()
+    assert pipeline.table() in text, "paste the output of mnnconvert.passes.pipeline.table() into docs/passes.md"
+
+
 def test_levels_and_options_choose():
     names = {level: [p.name for p in planned(level=level)] for level in (0, 1)}
     assert names[0] == ["legalize", "layout", "name-outputs"]
