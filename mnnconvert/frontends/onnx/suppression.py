@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import calc
-from mnnconvert.frontends.onnx.moves import reshaped, sliced, unsqueezed
+from mnnconvert.frontends.onnx.compose import calc, cast
+from mnnconvert.frontends.onnx.moves import Part, part, reshaped, size_of, sliced, unsqueezed
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
-from mnnconvert.ir import Builder, Value
+from mnnconvert.frontends.onnx.search import SORTABLE, stable_top
+from mnnconvert.ir import F32, Builder, Value
 from mnnconvert.ops.arrange import Concat
+from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.matmul import MatMul
+from mnnconvert.ops.reduction import CumSum
 from mnnconvert.ops.search import NonMaxSuppressionV2
 
 MOST_SETS = 1024  # pairs of batch and class
@@ -32,10 +35,14 @@ def non_max_suppression(b: Builder, n: OnnxNode) -> Value:
     most = _most(b, n)
     if most is None or batches * classes == 0:
         return b.ints(np.zeros((0, 3), np.int32))
-    limits = most, _limit(b, n, 3, 0.0), _limit(b, n, 4, float(np.finfo(np.float32).min))
+    size = part(scores, 2)
+    if isinstance(size, int) and size > SORTABLE:
+        raise n.refuse(f"NonMaxSuppression of {size} boxes is not supported")
+    order, ranks = _ranked(b, scores, size, _limit(b, n, 4, float(np.finfo(np.float32).min)))
+    limits = most, _limit(b, n, 3, 0.0), b.floats(0.0)
     if n.attr("center_point_box", 0):
         boxes = _corners(b, boxes)
-    rows = [_one(b, boxes, scores, batch, cls, limits) for batch in range(batches) for cls in range(classes)]
+    rows = [_one(b, boxes, order, ranks, batch, cls, limits) for batch in range(batches) for cls in range(classes)]
     return b.add(Concat(0), *rows) if len(rows) > 1 else rows[0]
 
 
@@ -60,10 +67,26 @@ def _corners(b: Builder, boxes: Value) -> Value:
     return b.add(MatMul(), boxes, b.constant(half))
 
 
-def _one(b: Builder, boxes: Value, scores: Value, batch: int, cls: int, limits: tuple[Value, Value, Value]) -> Value:
+def _ranked(b: Builder, scores: Value, size: Part, lowest: Value) -> tuple[Value, Value]:
+    """Indices by falling score, and float32 ranks n, n-1, ... in that order, 0 for scores that are not above `lowest`.
+
+    In place of the scores, of which some may be equal, the ranks leave the runtime no choice of its own.
+    """
+    values, order = stable_top(b, scores, size_of(b, size), 2, True)
+    above = calc(b, "GREATER", values, lowest)
+    ranks = b.add(CumSum(reverse=True), calc(b, "MAXIMUM", above, 1), b.ints(2))
+    return order, cast(b, calc(b, "MUL", ranks, above), F32)
+
+
+def _one(
+    b: Builder, boxes: Value, order: Value, ranks: Value, batch: int, cls: int, limits: tuple[Value, Value, Value]
+) -> Value:
     """The rows of one batch and class."""
     own = reshaped(b, sliced(b, boxes, 0, batch, batch + 1), [-1, 4])
-    score = reshaped(b, sliced(b, sliced(b, scores, 0, batch, batch + 1), 1, cls, cls + 1), [-1])
-    chosen = unsqueezed(b, b.add(NonMaxSuppressionV2(), own, score, *limits), 1)
-    places = calc(b, "MUL", chosen, np.array([[0, 0, 1]], np.int32))
-    return calc(b, "ADD", places, np.array([[batch, cls, 0]], np.int32))
+    places, rank = (
+        reshaped(b, sliced(b, sliced(b, x, 0, batch, batch + 1), 1, cls, cls + 1), [-1]) for x in (order, ranks)
+    )
+    chosen = b.add(NonMaxSuppressionV2(), b.add(GatherV2(), own, places), rank, *limits)
+    rows = unsqueezed(b, b.add(GatherV2(), places, chosen), 1)
+    spread = calc(b, "MUL", rows, np.array([[0, 0, 1]], np.int32))
+    return calc(b, "ADD", spread, np.array([[batch, cls, 0]], np.int32))
