@@ -48,7 +48,7 @@ class Spec:
     @property
     def sizes(self) -> list[Dim] | None:
         """The content of a small integer tensor as sizes, in flat order; `None` when nothing is known."""
-        if self.content is None or self.content.size > 64:
+        if self.content is None or self.content.size > 64 or self.dtype.kind == "f":
             return None
         return [d if d is None or isinstance(d, str) else int(d) for d in self.content.reshape(-1)]
 

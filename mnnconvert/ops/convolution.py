@@ -147,7 +147,7 @@ class Convolution(Op):
         return (outputs, per_group, ky, kx), (outputs,)
 
     samples = (
-        grid(x=[(1, 4, 7, 6), (2, 4, 5, 9)], w=[(6, 4, 3, 3), (5, 4, 1, 1), (3, 4, 2, 3)], b=[np.zeros(1, np.float32)],
+        grid(x=[(1, 4, 7, 6), (2, 4, 5, 9)], w=[(6, 4, 3, 3), (5, 4, 1, 1), (3, 4, 2, 3)],
              strides=[(1, 1), (2, 1)], pads=[(0, 0, 0, 0), (1, 0, 2, 1)], activation=["", "relu6"])
         + grid(("w", "b"), x=[(1, 4, 7, 6)], w=[(4, 1, 3, 3)], b=[(4,)], group=[4], dilations=[(1, 1), (2, 1)])
         + grid(("w", "b"), x=[(2, 4, 7, 6)], w=[(8, 1, 3, 3)], b=[(8,)], group=[4], strides=[(2, 3)], pad_mode=["SAME"])
