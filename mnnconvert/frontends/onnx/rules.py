@@ -9,6 +9,7 @@ FAMILIES = (
     "elementwise",
     "convolution",
     "pooling",
+    "padding",
     "resample",
     "matmul",
     "reduction",
