@@ -35,7 +35,9 @@ class Slice(Op):
         if x.shape is None:
             return (Spec(x.dtype),) * max(1, self.parts, len(given))
         axis = normal_axis(self.axis, len(x.shape))
-        shapes = [(*x.shape[:axis], s, *x.shape[axis + 1 :]) for s in self._part_sizes(x.shape[axis], given)]
+        unknown = sizes is not None and not given
+        parts = [None] * max(1, self.parts) if unknown else self._part_sizes(x.shape[axis], given)
+        shapes = [(*x.shape[:axis], s, *x.shape[axis + 1 :]) for s in parts]
         if any(not isinstance(s[axis], int) for s in shapes):
             return tuple(Spec(x.dtype, s) for s in shapes)
         cuts = np.cumsum([int(s[axis]) for s in shapes])[:-1]  # type: ignore[arg-type]

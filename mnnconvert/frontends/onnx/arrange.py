@@ -16,23 +16,21 @@ from mnnconvert.ops.arrange import BroadcastTo, Concat, ReverseSequence, Tile
 from mnnconvert.ops.elementwise import Select
 from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.generators import Range
-from mnnconvert.ops.shape import Reshape, ShapeOf, Unsqueeze
+from mnnconvert.ops.shape import Rank, Reshape, ShapeOf, Unsqueeze
 from mnnconvert.ops.slicing import Slice, StridedSlice
 
 
 def size_of(b: Builder, x: Value, axis: int) -> Value:
-    """A size of x as an int32 scalar: a constant where it is known."""
-    if x.rank is None:
-        sizes = b.add(ShapeOf(), x)
-        if axis < 0:
-            axis_value = calc(b, "ADD", b.add(ShapeOf(), sizes), axis)
-            return b.add(GatherV2(), sizes, b.add(Reshape(()), axis_value), b.ints(0))
-        return b.add(GatherV2(), sizes, b.ints(axis), b.ints(0))
-    axis = normal_axis(axis, x.rank)
-    size = x.shape[axis] if x.shape is not None else None
-    if isinstance(size, int):
-        return b.ints(size)
-    return b.add(GatherV2(), b.add(ShapeOf(), x), b.ints(axis), b.ints(0))
+    """A size of x as an int32 scalar: a constant where it is known. The rank of x may be unknown."""
+    place = b.ints(axis)
+    if x.shape is not None:
+        axis = normal_axis(axis, len(x.shape))
+        size, place = x.shape[axis], b.ints(axis)
+        if isinstance(size, int):
+            return b.ints(size)
+    elif axis < 0:
+        place = calc(b, "ADD", b.add(Rank(), x), axis)
+    return b.add(GatherV2(), b.add(ShapeOf(), x), place, b.ints(0))
 
 
 @onnx_op("Concat")
