@@ -1,0 +1,155 @@
+"""Import rules of Pad and CenterCropPad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mnnconvert.frontends.onnx.node import OnnxNode
+from mnnconvert.frontends.onnx.registry import onnx_op
+from mnnconvert.frontends.onnx.spatial import FIX_SIZES, cast
+from mnnconvert.ir import F32, I32, Builder, Dim, Value
+from mnnconvert.ops.gather import GatherV2
+from mnnconvert.ops.padding import Padding
+from mnnconvert.ops.shape import Permute, Reshape
+
+MODES = {"constant": "CONSTANT", "reflect": "REFLECT", "edge": "EDGE", "wrap": "WRAP"}
+Pairs = list[tuple[int, int]]
+
+
+@onnx_op("Pad", since=1)
+def pad_1(b: Builder, n: OnnxNode) -> Value:
+    return _from_attributes(b, n, n.attr("paddings", ()))
+
+
+@onnx_op("Pad", since=2)
+def pad_2(b: Builder, n: OnnxNode) -> Value:
+    return _from_attributes(b, n, n.attr("pads", ()))
+
+
+def _from_attributes(b: Builder, n: OnnxNode, pads: Sequence[int]) -> Value:
+    x = n.input(0)
+    return _pad(b, n, x, _pairs(n, pads, range(len(pads) // 2), x), n.attr("value", 0.0))
+
+
+@onnx_op("Pad", since=11, limits="reflect no further than there are elements; open amounts only with the default axes")
+def pad_11(b: Builder, n: OnnxNode) -> Value:
+    x, pads, axes = n.input(0), n.constant(1), n.constant(3)
+    value = n.optional(2)
+    if n.has(3) and axes is None:
+        raise n.refuse("the axes of Pad must be known when the model is converted")
+    if pads is None:
+        if axes is not None:
+            raise n.refuse("amounts of Pad that are computed need the default axes")
+        return _computed(b, n, x, value)
+    names = range(len(pads) // 2) if axes is None else axes.reshape(-1).tolist()
+    known = n.constant(2)
+    if value is not None and known is None:
+        return _padding(b, n, x, _pairs(n, pads.tolist(), names, x), value)
+    return _pad(
+        b, n, x, _pairs(n, pads.tolist(), names, x), 0 if known is None or not known.size else known.reshape(-1)[0]
+    )
+
+
+def _pairs(n: OnnxNode, pads: Sequence[int], axes: Sequence[int], x: Value) -> Pairs:
+    """(before, after) for every axis."""
+    count = len(axes)
+    rank = x.rank if x.rank is not None else count
+    if len(pads) != 2 * count or any(not -rank <= a < rank for a in axes) or (x.rank is None and n.has(3)):
+        raise n.refuse(f"Pad has {len(pads)} amounts for {count} axes of an operand of rank {x.rank}")
+    pairs = [(0, 0)] * rank
+    for i, axis in enumerate(axes):
+        pairs[axis] = (int(pads[i]), int(pads[i + count]))
+    return pairs
+
+
+def _pad(b: Builder, n: OnnxNode, x: Value, pairs: Pairs, value: Any) -> Value:
+    if not any(map(any, pairs)):
+        return x
+    wide = F32 if x.dtype == F32 else I32
+    return _padding(b, n, x, pairs, b.constant(np.asarray(value).astype(wide)))
+
+
+def _padding(b: Builder, n: OnnxNode, x: Value, pairs: Pairs, value: Value) -> Value:
+    """Crop first, then add: that is the same for every mode."""
+    mode = n.attr("mode", "constant")
+    if mode not in MODES:
+        raise n.refuse(f"the mode of Pad is {mode!r}")
+    dtype = x.dtype
+    x = x if dtype == F32 else cast(b, x, I32)
+    if mode == "constant":
+        fill = value if value.dtype == x.dtype else cast(b, value, x.dtype)
+        return cast(b, b.add(Padding(), x, b.ints(_flat(pairs)), fill), dtype)
+    if any(p < 0 for pair in pairs for p in pair):
+        x = b.add(Padding(), x, b.ints(_flat([(min(0, p), min(0, q)) for p, q in pairs])))
+        pairs = [(max(0, p), max(0, q)) for p, q in pairs]
+    _check_source(n, x, pairs, mode)
+    if mode == "wrap":
+        return cast(b, _wrapped(b, n, x, pairs), dtype)
+    return cast(b, b.add(Padding(MODES[mode]), x, b.ints(_flat(pairs))) if any(map(any, pairs)) else x, dtype)
+
+
+def _flat(pairs: Pairs) -> list[int]:
+    return [amount for pair in pairs for amount in pair]
+
+
+def _check_source(n: OnnxNode, x: Value, pairs: Pairs, mode: str) -> None:
+    """Refuse what there is no source element for."""
+    for axis, (pair, size) in enumerate(zip(pairs, x.shape or (), strict=False)):
+        most = _most(size, mode)
+        if most is not None and max(pair) > most:
+            what = f"{max(pair)} elements to axis {axis} of size {size}"
+            raise n.refuse(f"Pad in mode {mode} adds {what}; the largest amount is {most}")
+
+
+def _most(size: Dim, mode: str) -> int | None:
+    """The largest amount that a mode can add to an axis; None when there is no bound, or it is not known."""
+    if not isinstance(size, int):
+        return None
+    if mode == "reflect":
+        return max(0, size - 1)
+    return 0 if size == 0 else None
+
+
+def _wrapped(b: Builder, n: OnnxNode, x: Value, pairs: Pairs) -> Value:
+    """The elements in a circle: rows picked by index."""
+    for axis, (before, after) in enumerate(pairs):
+        size = x.shape[axis] if x.shape else None
+        if not before and not after:
+            continue
+        if not isinstance(size, int):
+            raise n.refuse("Pad in mode wrap needs the sizes of the operand", hint=FIX_SIZES)
+        x = b.add(GatherV2(), x, b.ints(np.arange(-before, size + after) % size), b.ints(axis))
+    return x
+
+
+def _computed(b: Builder, n: OnnxNode, x: Value, value: Value | None) -> Value:
+    """Amounts that are known at run time only: [begins, ends] becomes one pair per axis."""
+    mode = n.attr("mode", "constant")
+    if mode not in MODES or mode == "wrap":
+        raise n.refuse(f"amounts of Pad that are computed are not supported in mode {mode}")
+    if x.dtype != F32:
+        raise n.refuse("amounts of Pad that are computed need an operand of floats")
+    pairs = b.add(Permute((1, 0)), b.add(Reshape((2, -1)), n.input(1)))
+    amounts = b.add(Reshape((-1,)), pairs)
+    if mode == "constant":
+        return b.add(Padding(), x, amounts, value if value is not None else b.floats(0.0))
+    return b.add(Padding(MODES[mode]), x, amounts)
+
+
+@onnx_op("CenterCropPad", since=18, limits="sizes must be known")
+def center_crop_pad(b: Builder, n: OnnxNode) -> Value:
+    """Crop or pad each axis around its centre; the smaller part comes first."""
+    x, target = n.input(0), n.required_constant(1, "the target shape")
+    axes = n.attr("axes") or range(len(target))
+    rank = len(x.shape or ())
+    pairs = [(0, 0)] * rank
+    for axis, wanted in zip(axes, target.tolist(), strict=True):
+        size = x.shape[axis] if x.shape else None
+        if not isinstance(size, int):
+            raise n.refuse("CenterCropPad needs the sizes of the operand", hint=FIX_SIZES)
+        before = (wanted - size) // 2 if wanted >= size else -((size - wanted) // 2)
+        pairs[axis] = (before, wanted - size - before)
+    return _pad(b, n, x, pairs, 0)
