@@ -137,4 +137,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except mnnconvert.MnnConvertError as error:
+        sys.exit(str(error))
