@@ -66,7 +66,9 @@ def outside(spec: Spec, operands: Sequence[Spec]) -> Spec:
 
 def _names(dim: Dim) -> set[str]:
     """The symbols in a derived size."""
-    return {p for p in re.split(r"[()+*/-]", dim) if p and not p.isdigit()} if isinstance(dim, str) else set()
+    if not isinstance(dim, str):
+        return set()
+    return {p for p in re.split(r"[()+*/,-]", dim) if p not in ("", "min", "max") and not p.isdigit()}
 
 
 def truth(condition: Any) -> bool:
@@ -76,7 +78,7 @@ def truth(condition: Any) -> bool:
 
 @register()
 class If(Op):
-    """Operands (condition, x...): the results of `then_graph(x...)` where condition > 0, else those of `else_graph(x...)`."""
+    """Operands (condition, x...): the results of `then_graph(x...)` if condition > 0, else of `else_graph(x...)`."""
 
     then_graph: str
     else_graph: str
@@ -134,7 +136,7 @@ class While(Op):
 
     Without `cond_graph`: operands (limit, condition, x...); turn i = 0, 1, ... computes (condition, x..., y...) =
     body(i, condition, x...) while i < limit and condition > 0. Results: the last x..., then each y stacked on a new
-    axis 0 (no turn at all leaves a y without a shape, and is an error then).
+    axis 0 (which has no row where there is no turn).
 
     With `cond_graph`: operands and results are x...; x... = body(x...) while cond(x...) > 0.
     """
@@ -194,23 +196,28 @@ class While(Op):
             condition, *results = call(self.body_graph, [np.asarray(len(rows), I32), condition, *state])
             state, row = results[: len(state)], results[len(state) :]
             rows.append(row)
+        if not rows:  # what a turn would give has the shapes of the rows that there are none of
+            _, *results = call(self.body_graph, [np.asarray(0, I32), condition, *state])
+            return (*state, *(np.empty((0, *row.shape), row.dtype) for row in results[len(state) :]))
         return (*state, *(np.stack(column) for column in zip(*rows, strict=True)))
 
     def emit(self, *inputs: Spec, graphs: Graphs) -> Emission:  # type: ignore[override]
         made = super().emit(*inputs)
         if self.cond_graph:
-            body, condition = graphs[self.body_graph], graphs[self.cond_graph]
-            fed = [(b.name, c.name) for b, c in zip(body.inputs, condition.inputs, strict=True)]
-            results = [value.name for _, value in body.outputs]
-            made.fields["cond_graph"] = self.cond_graph
-            made.fields["aliases_inputs"] = [{"data": list(dict.fromkeys(names))} for names in fed]
-            made.fields["aliases_updates"] = [
-                {"data": [made, name]}
-                for made, names in zip(results, fed, strict=True)
-                for name in dict.fromkeys(names)
-            ]
-            made.fields["aliases_outputs"] = [b for b, _ in fed]
+            made.fields.update(self._conditional_fields(graphs[self.body_graph], graphs[self.cond_graph]))
         return made
+
+    def _conditional_fields(self, body: Graph, condition: Graph) -> dict[str, Any]:
+        """Names of what goes where. Values that a turn leaves alone have no update: the runtime would never end."""
+        fed = [list(dict.fromkeys(v.name for v in pair)) for pair in zip(body.inputs, condition.inputs, strict=True)]
+        turns = zip(body.inputs, (value for _, value in body.outputs), fed, strict=True)
+        updates = [[after.name, name] for before, after, names in turns if after is not before for name in names]
+        return {
+            "cond_graph": self.cond_graph,
+            "aliases_inputs": [{"data": names} for names in fed],
+            "aliases_updates": [{"data": pair} for pair in updates],
+            "aliases_outputs": [value.name for value in body.inputs],
+        }
 
     @classmethod
     def parse(cls, type: str, fields: Fields) -> While:
@@ -295,3 +302,15 @@ def _name(name: str | None) -> str:
     if not name:
         raise ValueError("a graph to run has no name")
     return name
+
+
+def tell_apart(graphs: Graphs) -> None:
+    """Rename values of condition graphs that are named like one of the body: a file's updates go by name alone."""
+    for graph in graphs.values():
+        for node in graph.nodes:
+            if isinstance(node.op, While) and node.op.cond_graph:
+                taken = {v.name for v in graphs[node.op.body_graph].values()}
+                for value in graphs[node.op.cond_graph].values():
+                    while value.name in taken:
+                        value.name = f"{node.op.cond_graph}/{value.name}"
+                    taken.add(value.name)

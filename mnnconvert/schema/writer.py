@@ -16,6 +16,7 @@ import numpy as np
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir import Graph, Node, Value
 from mnnconvert.ir.tensor import fingerprint
+from mnnconvert.ops.control import tell_apart
 from mnnconvert.ops.layout import Opaque
 from mnnconvert.schema import flatbuffer, tables
 from mnnconvert.schema.files import staged
@@ -47,6 +48,7 @@ class NetBuilder:
     def net(self, graph: Graph, biz_code: str = "") -> tables.Net:
         """The root table. Subgraphs are flattened into one list, found by name."""
         self.graphs = dict(_all_subgraphs(graph))
+        tell_apart({"": graph, **self.graphs})
         scope = _Scope(self, graph)
         subgraphs = [self._subgraph(name, inner) for name, inner in _all_subgraphs(graph)]
         return tables.Net(
@@ -112,7 +114,7 @@ class _Scope:
         if value.tensor is not None and value not in self.index:
             blob = self.store.blob(value.tensor)
             indexes = self._indexes([value])
-            self.ops.append(tables.Op(type=tables.OpType.Const, main=blob, name=value.name, outputIndexes=indexes))
+            self.ops.append(tables.Op(type=tables.OpType.Const, main=blob, outputIndexes=indexes))
         return self._tensor(value)
 
     def _indexes(self, values: list[Value]) -> np.ndarray:
@@ -151,18 +153,23 @@ def _metadata(graph: Graph) -> np.ndarray | None:
     extra: dict[str, Any] = {}
     if graph.source_types:
         extra["types"] = graph.source_types
-    symbols = {v.name: list(v.shape) for v in graph.inputs if v.shape and any(isinstance(d, str) for d in v.shape)}
+    symbols = {v.name: list(v.shape) for v in graph.inputs if v.shape and _has_named_size(v)}
     if symbols:
         extra["shapes"] = symbols
     pairs = dict(graph.metadata)
     if extra:
-        pairs[META_KEY] = json.dumps(extra, sort_keys=True)
+        pairs[META_KEY] = json.dumps(extra, sort_keys=True, separators=(",", ":"))
     if not pairs:
         return None
     attributes = [tables.Attribute(key=key, s=text) for key, text in pairs.items()]
     sink = _Memory()
     flatbuffer.write(tables.Extra(type="Meta", engine="MNN", attr=attributes), sink)  # type: ignore[arg-type]
     return np.frombuffer(b"".join(sink.chunks), np.int8)
+
+
+def _has_named_size(value: Value) -> bool:
+    """Whether a symbol has a name that the reader would not give it by itself (`input.axis`)."""
+    return any(isinstance(d, str) and d != f"{value.name}.{i}" for i, d in enumerate(value.shape or ()))
 
 
 class _Memory:
