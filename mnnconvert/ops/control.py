@@ -89,7 +89,7 @@ class If(Op):
     def subgraphs(self) -> tuple[str, ...]:
         return self.then_graph, self.else_graph
 
-    def infer(self, condition: Spec, *inputs: Spec, graphs: Graphs) -> tuple[Spec, ...]:  # type: ignore[override]
+    def infer(self, condition: Spec, *inputs: Spec, graphs: Graphs) -> tuple[Spec, ...]:
         branches = [_outputs(graphs, name, len(inputs)) for name in self.subgraphs()]
         if len(branches[0]) != len(branches[1]):
             raise ValueError(f"the branches have {len(branches[0])} and {len(branches[1])} results")
@@ -104,7 +104,7 @@ class If(Op):
     def ref(self, condition: np.ndarray, *inputs: np.ndarray, call: CallGraph) -> tuple[np.ndarray, ...]:
         return tuple(call(self.then_graph if truth(condition) else self.else_graph, list(inputs)))
 
-    def emit(self, *inputs: Spec, graphs: Graphs) -> Emission:  # type: ignore[override]
+    def emit(self, *inputs: Spec, graphs: Graphs) -> Emission:
         made = super().emit(*inputs)
         ports = [[v.name for v in graphs[name].inputs] for name in self.subgraphs()]
         named = [list(dict.fromkeys(names)) for names in zip(*ports, strict=True)]
@@ -150,7 +150,7 @@ class While(Op):
     def subgraphs(self) -> tuple[str, ...]:
         return (self.body_graph, self.cond_graph) if self.cond_graph else (self.body_graph,)
 
-    def infer(self, *inputs: Spec, graphs: Graphs) -> tuple[Spec, ...]:  # type: ignore[override]
+    def infer(self, *inputs: Spec, graphs: Graphs) -> tuple[Spec, ...]:
         results = _outputs(graphs, self.body_graph, len(inputs))
         carried = inputs if self.cond_graph else inputs[2:]
         if not self.cond_graph:
@@ -201,7 +201,7 @@ class While(Op):
             return (*state, *(np.empty((0, *row.shape), row.dtype) for row in results[len(state) :]))
         return (*state, *(np.stack(column) for column in zip(*rows, strict=True)))
 
-    def emit(self, *inputs: Spec, graphs: Graphs) -> Emission:  # type: ignore[override]
+    def emit(self, *inputs: Spec, graphs: Graphs) -> Emission:
         made = super().emit(*inputs)
         if self.cond_graph:
             made.fields.update(self._conditional_fields(graphs[self.body_graph], graphs[self.cond_graph]))

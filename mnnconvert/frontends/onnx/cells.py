@@ -17,6 +17,11 @@ from mnnconvert.ops.slicing import Slice
 Function = Callable[[Builder, Value, float, float], Value]
 
 
+def parts(b: Builder, x: Value, axis: int, count: int) -> tuple[Value, ...]:
+    """`x` in `count` equal parts along an axis."""
+    return b.add(Slice(axis, parts=count), x, names=[""] * count)
+
+
 def _softplus(b: Builder, x: Value, alpha: float, beta: float) -> Value:
     """log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|))."""
     small = apply(b, "EXP", apply(b, "NEG", apply(b, "ABS", x)))
@@ -99,7 +104,7 @@ class Cell(ABC):
 
     def weights(self, b: Builder, r: Value, bias: Value) -> tuple[Value, dict[str, Value]]:
         """The bias that is added for all steps at once, and the operands of `step`, of one direction."""
-        inputs, recurrent = b.add(Slice(0, parts=2), bias)
+        inputs, recurrent = parts(b, bias, 0, 2)
         return calc(b, "ADD", inputs, recurrent), {"r": r}
 
     @abstractmethod
@@ -121,9 +126,9 @@ class LstmCell(Cell):
 
     def step(self, b: Builder, rule: Rule, row: Value, state: list[Value], weights: dict[str, Value]) -> list[Value]:
         h, c = state
-        i, o, f, g = b.add(Slice(1, parts=4), calc(b, "ADD", row, _product(b, h, weights["r"])))
+        i, o, f, g = parts(b, calc(b, "ADD", row, _product(b, h, weights["r"])), 1, 4)
         if "peepholes" in weights:
-            look = b.add(Slice(0, parts=3), weights["peepholes"])
+            look = parts(b, weights["peepholes"], 0, 3)
             i, f = (calc(b, "ADD", gate, calc(b, "MUL", c, p)) for gate, p in ((i, look[0]), (f, look[2])))
         i = rule.active(b, 0, i)
         f = calc(b, "SUB", b.floats(1), i) if rule.input_forget else rule.active(b, 0, f)
@@ -139,16 +144,16 @@ class GruCell(Cell):
     gates, states, usual = 3, 1, ("sigmoid", "tanh")
 
     def weights(self, b: Builder, r: Value, bias: Value) -> tuple[Value, dict[str, Value]]:
-        inputs, recurrent = b.add(Slice(0, parts=2), bias)
-        z, reset, candidate = b.add(Slice(0, parts=3), recurrent)
-        *gates, inner = b.add(Slice(0, parts=3), r)
+        inputs, recurrent = parts(b, bias, 0, 2)
+        z, reset, candidate = parts(b, recurrent, 0, 3)
+        *gates, inner = parts(b, r, 0, 3)
         shared = calc(b, "ADD", inputs, _joined(b, z, reset, calc(b, "MUL", candidate, 0.0)))
         return shared, {"r": _joined(b, *gates), "candidate": inner, "bias": candidate}
 
     def step(self, b: Builder, rule: Rule, row: Value, state: list[Value], weights: dict[str, Value]) -> list[Value]:
         h = state[0]
-        z, r, g = b.add(Slice(1, parts=3), row)
-        hz, hr = b.add(Slice(1, parts=2), _product(b, h, weights["r"]))
+        z, r, g = parts(b, row, 1, 3)
+        hz, hr = parts(b, _product(b, h, weights["r"]), 1, 2)
         z, r = (rule.active(b, 0, calc(b, "ADD", x, y)) for x, y in ((z, hz), (r, hr)))
         inner = _product(b, h if rule.linear_before_reset else calc(b, "MUL", r, h), weights["candidate"])
         inner = calc(b, "ADD", inner, weights["bias"])

@@ -49,7 +49,7 @@ def if_(b: Builder, n: OnnxNode) -> Any:
         scope.builder.graph.inputs = [scope.take(v) for v in outer]
         b.graph.subgraphs[scope.builder.graph.name] = scope.builder.graph
     names = [s.builder.graph.name for s in scopes]
-    return b.add(If(*names), n.input(0), *outer, names=[""] * len(results[0]))
+    return b.add(If(names[0], names[1]), n.input(0), *outer, names=[""] * len(results[0]))
 
 
 def _give(n: OnnxNode, b: Builder, values: Sequence[Any]) -> None:
@@ -71,7 +71,7 @@ def loop(b: Builder, n: OnnxNode) -> Any:
         turns = min(int(limit.reshape(-1)[0]), ENDLESS)
     elif n.has(0):
         turns = n.input(0)
-    carried = [n.any_input(i) for i in range(2, len(n.proto.input))]
+    carried: list[Any] = [n.any_input(i) for i in range(2, len(n.proto.input))]
 
     def turn(scope: Any, i: Value, condition: Value, state: list[Value]) -> list[Value]:
         return list(scope.run_graph(body, [i, condition, *state]))
@@ -258,7 +258,7 @@ class _Loop:
             b.graph.subgraphs[g.graph.name] = g.graph
         some = b.add(Binary("GREATER"), self.limit, b.ints(0))
         runs = b.add(Binary("MUL"), some, _scalar(b, self.condition))
-        return b.add(If(*names), runs, *operands, names=[""] * (count + len(scans)))
+        return b.add(If(names[0], names[1]), runs, *operands, names=[""] * (count + len(scans)))
 
 
 def _scalar(b: Builder, x: Value) -> Value:

@@ -331,7 +331,7 @@ class SubgraphScope(Scope):
     def take(self, outer: Value) -> Value:
         """A value from outside as one of this graph: a constant that shares its data, or an input."""
         if isinstance(outer, ValueList):
-            return ValueList([self.take(value) for value in outer])  # type: ignore[return-value]
+            return ValueList([self.take(value) for value in outer])
         if outer.tensor is not None:
             return self.builder.constant(outer.tensor, outer.name)
         if outer.constant is not None:

@@ -65,7 +65,8 @@ class OnnxNode:
     def _tensor_value(self, name: str) -> Value:
         value = self.scope.value(name)
         if isinstance(value, ValueList):
-            raise self.refuse(f"the operand '{name}' of {self.op_type} is a sequence or an absent optional", reference="unsupported-type")
+            what = f"the operand '{name}' of {self.op_type} is a sequence or an absent optional"
+            raise self.refuse(what, reference="unsupported-type")
         return value
 
     def any_input(self, index: int) -> Value | ValueList:
@@ -76,7 +77,8 @@ class OnnxNode:
         """Operand `index` as a sequence whose length is known."""
         value = self.any_input(index)
         if not isinstance(value, ValueList) or value.absent:
-            raise self.refuse(f"the operand {index} of {self.op_type} is not a sequence of known length", reference="unsupported-type")
+            what = f"the operand {index} of {self.op_type} is not a sequence of known length"
+            raise self.refuse(what, reference="unsupported-type")
         return value
 
     def optional(self, index: int) -> Value | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.cells import CELLS, Rule, read_activations
+from mnnconvert.frontends.onnx.cells import CELLS, Rule, parts, read_activations
 from mnnconvert.frontends.onnx.compose import calc, choose, permute
 from mnnconvert.frontends.onnx.control import run_loop, turns_over
 from mnnconvert.frontends.onnx.node import OnnxNode
@@ -100,7 +100,7 @@ class Layer:
         return (self._turned(y) if turned else y), *states
 
     def _summed_bias(self) -> Value:
-        inputs, recurrent = self.b.add(Slice(1, parts=2), self.bias)
+        inputs, recurrent = parts(self.b, self.bias, 1, 2)
         return calc(self.b, "ADD", inputs, recurrent)
 
     def _given_states(self) -> list[Value]:
@@ -123,9 +123,11 @@ class Layer:
         """One direction as a GRU of its own. Weights have a row per input, a column per gate: z, r; candidate."""
         b, h = self.b, self.hidden
         columns = [permute(b, self._part(v, d), (1, 0)) for v in (self.w, self.r)]
-        split = [b.add(Slice(1, (2 * h, h)), v) for v in columns]
+        split = [b.add(Slice(1, (2 * h, h)), v, names=["", ""]) for v in columns]
         gate, candidate = (b.add(Concat(0), split[0][i], split[1][i]) for i in (0, 1))
-        gate_bias, candidate_bias, recurrent_bias = b.add(Slice(1, (2 * h, h, 3 * h)), self._row(self.bias, d))
+        gate_bias, candidate_bias, recurrent_bias = b.add(
+            Slice(1, (2 * h, h, 3 * h)), self._row(self.bias, d), names=[""] * 3
+        )
         start = [] if self.states[0] is None else [self._row(self.states[0], d)]
         op = GRU(h, linear_before_reset=bool(self.n.attr("linear_before_reset", 0)))
         operands = (gate, gate_bias, candidate, candidate_bias, recurrent_bias, *start)
@@ -176,9 +178,9 @@ class Layer:
         *last, y = run_loop(b, n, turns_over(b, x), None, states, turn)
         return b.add(Unsqueeze((1,)), self._walked(y, d)), *(b.add(Unsqueeze((0,)), s) for s in last)
 
-    def joined(self, parts: list[Results]) -> Results:
+    def joined(self, runs: list[Results]) -> Results:
         """The directions together."""
-        if len(parts) == 1:
-            return parts[0]
-        y, *states = zip(*parts, strict=True)
+        if len(runs) == 1:
+            return runs[0]
+        y, *states = zip(*runs, strict=True)
         return self.b.add(Concat(1), *y), *(self.b.add(Concat(0), *s) for s in states)

@@ -67,7 +67,7 @@ def sequence_at(b: Builder, n: OnnxNode) -> Value:
     values = n.sequence(0)
     if not values:
         raise n.refuse("SequenceAt takes a value from an empty sequence")
-    return values[_position(n, 1, len(values), 0)]
+    return values.values[_position(n, 1, len(values), 0)]
 
 
 @onnx_op("SequenceInsert", limits="a position that is known only at run time")
