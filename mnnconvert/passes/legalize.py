@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mnnconvert.errors import ConversionError, Diagnostic
-from mnnconvert.ir import Builder, Graph, Node, Value
+from mnnconvert.ir import I8, Builder, Graph, Node, Value
 from mnnconvert.passes.base import GraphPass, Notes
 from mnnconvert.passes.defects import DEFECTS, Defect, RefusedError
 from mnnconvert.passes.edit import replace_nodes
+
+HINT = "--target none writes the file for another runtime"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Legalize(GraphPass):
                 problems.append(_diagnostic(node, str(refusal)))
                 return None
 
+        if table:
+            problems += _biased(graph)
         count = replace_nodes(graph, replace)
         if problems:
             raise ConversionError(problems)
@@ -58,10 +62,20 @@ def _first(b: Builder, node: Node, defects: Sequence[Defect]) -> Sequence[Value]
     return None
 
 
+def _biased(graph: Graph) -> list[Diagnostic]:
+    """int8 tensors are stored with 128 added on x86, and go in and out as they are stored."""
+    named = [(v.name, v) for v in graph.inputs] + graph.outputs
+    return [
+        Diagnostic("runtime-defect", f"MNN 3.6.1 adds 128 to the int8 values of '{name}'", {"value": name}, HINT)
+        for name, value in named
+        if value.dtype == I8
+    ]
+
+
 def _diagnostic(node: Node, reason: str) -> Diagnostic:
     return Diagnostic(
         "runtime-defect",
         f"MNN 3.6.1 computes this wrong, and no other form of it is known: {reason}",
         {"node": ", ".join(node.origin) or node.name, "op": node.op.kind},
-        "--target none writes the file for another runtime",
+        HINT,
     )

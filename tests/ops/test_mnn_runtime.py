@@ -17,6 +17,7 @@ import mnnconvert.ops  # noqa: F401  (registers the ops)
 from mnnconvert.errors import ConversionError, MnnConvertError
 from mnnconvert.ir import Builder, Graph, Spec, verify
 from mnnconvert.ops.base import attribute_names, sorted_ops
+from mnnconvert.ops.quantization import FloatToInt8, Int8ToFloat
 from mnnconvert.passes.layout import PlaceLayout
 from mnnconvert.passes.legalize import Legalize
 from mnnconvert.passes.names import NameOutputs
@@ -48,7 +49,10 @@ def _results(op, values) -> int:
 
 
 def _case(cls, index, sample, feed_all) -> Case:
-    """The one-op graph. Operands after the first are inputs too with `feed_all`, except those that are always constant."""
+    """The one-op graph. With `feed_all` operands after the first are inputs too, unless they are always constant.
+
+    int8 goes in and out as float32, because the runtime adds 128 to what it stores.
+    """
     op, builder, feeds, values = cls(**sample.attributes), Builder(), {}, []
     prefix = f"{cls.__name__}-{index}-{'fed' if feed_all else 'fixed'}/"
     arrays = sample.arrays()
@@ -56,13 +60,16 @@ def _case(cls, index, sample, feed_all) -> Case:
         if name in sample.constant or (i and not feed_all):
             values.append(builder.constant(array, f"{prefix}in{i}"))
         else:
-            values.append(builder.input(f"{prefix}in{i}", array.dtype, array.shape))
-            feeds[values[-1].name] = array
+            fed = array.astype(np.float32) if array.dtype == np.int8 else array
+            value = builder.input(f"{prefix}in{i}", fed.dtype, fed.shape)
+            feeds[value.name] = fed
+            values.append(builder.add(FloatToInt8(), value) if array.dtype == np.int8 else value)
     result = op.ref(*arrays)
     results = [np.asarray(r) for r in (result if isinstance(result, tuple) else (result,))]
     names = [f"{prefix}out{i}" for i in range(_results(op, values))]
-    for value in builder.add(op, *values, names=names):
-        builder.output(value)
+    for i, value in enumerate(builder.add(op, *values, names=names)):
+        builder.output(builder.add(Int8ToFloat(), value) if value.dtype == np.int8 else value, names[i])
+    results = [r.astype(np.float32) if r.dtype == np.int8 else r for r in results]
     return Case(prefix, cls.__name__, builder.graph, feeds, dict(zip(names, results, strict=True)), op.pure)
 
 
@@ -114,7 +121,11 @@ def _difference(got: np.ndarray, want: np.ndarray, rtol: float) -> str:
     same = np.array_equal(got[~finite], want[~finite], equal_nan=True)
     error = np.abs(got[finite] - want[finite]).max(initial=0)
     largest = np.abs(want[finite]).max(initial=0)
-    return "" if same and error <= rtol * largest else f"off by {error:g} of {largest:g}: {got.tolist()} {want.tolist()}"[:300]
+    return (
+        ""
+        if same and error <= rtol * largest
+        else f"off by {error:g} of {largest:g}: {got.tolist()} {want.tolist()}"[:300]
+    )
 
 
 def _other_kind(got: np.ndarray, want: np.ndarray, rtol: float) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from mnnconvert.ir import F32, I32, Builder, Node, Value
 from mnnconvert.ir.types import element_count, known
 from mnnconvert.ops.arrange import BroadcastTo
@@ -119,13 +121,21 @@ def _reduction(b: Builder, node: Node) -> Made:
         return [_reduce(b, "MAXIMUM" if op.operation == "ANY" else "MINIMUM", op, truth(b, x), node)]
     if x.rank == 0:
         return [b.add(Identity(), x)]
-    if op.operation in ("MAXIMUM", "MINIMUM", "MEAN") and element_count(x.shape) == 0:
-        raise RefusedError(f"{op.operation} of no elements")
+    if op.operation in ("MAXIMUM", "MINIMUM", "MEAN") and 0 in (x.shape or ()):
+        return [_of_nothing(b, op, x, node)]
     return None
 
 
+def _of_nothing(b: Builder, op: Reduction, x: Value, node: Node) -> Value:
+    if not known(x.shape) or (len(node.inputs) > 1 and node.inputs[1].constant is None):
+        raise RefusedError(f"{op.operation} of no elements")
+    return b.constant(op.ref(np.zeros(x.shape, x.dtype), *(v.constant for v in node.inputs[1:])))  # type: ignore[arg-type]
+
+
 def _reduce(b: Builder, operation: str, op: Reduction, x: Value, node: Node) -> Value:
-    return b.add(Identity(), x) if x.rank == 0 else b.add(Reduction(operation, op.dims, op.keep_dims), x, *node.inputs[1:])
+    return (
+        b.add(Identity(), x) if x.rank == 0 else b.add(Reduction(operation, op.dims, op.keep_dims), x, *node.inputs[1:])
+    )
 
 
 def _integer_relu(b: Builder, node: Node) -> Made:
@@ -145,9 +155,10 @@ def _norm_of_sum(b: Builder, node: Node) -> Made:
 
 def _inner_product(b: Builder, node: Node) -> Made:
     x, w, bias = node.inputs
-    if x.shape is None or not isinstance(w.shape and w.shape[1], int):
-        raise RefusedError("InnerProduct with operands of unknown shape")
-    flat = b.add(Reshape((-1, w.shape[1])), x)  # type: ignore[index]
+    columns = w.shape[1] if w.shape else None
+    if not isinstance(columns, int):
+        raise RefusedError("InnerProduct with a weight of unknown shape")
+    flat = b.add(Reshape((-1, columns)), x)
     return [b.add(MatMul(transpose_b=True), flat, w, bias)]
 
 
@@ -161,6 +172,6 @@ DEFECTS = (
     Defect("Reduction", "ASUM and SUMSQ are missing; ANY counts only positive numbers; a scalar crashes", _reduction),
     Defect("ReLU", "integers are computed as the bits of floats", _integer_relu),
     Defect("ReLU6", "integers are computed as the bits of floats", _integer_relu),
-    Defect("LayerNorm", "the form with two results is computed for NC4HW4 of the transformer fusion only", _norm_of_sum),
+    Defect("LayerNorm", "two results are computed for NC4HW4 of the transformer fusion only", _norm_of_sum),
     Defect("InnerProduct", "wrong for more than one row", _inner_product),
 )

@@ -33,6 +33,11 @@ class Defect:
     negative_index: bool = False
 
 
+def is_read(b: Builder, value: Value) -> bool:
+    """Whether a result is used at all."""
+    return bool(value.users) or any(v is value for _, v in b.graph.outputs)
+
+
 def rank_of(value: Value, what: str) -> int:
     """The rank, which a form needs."""
     if value.rank is None:

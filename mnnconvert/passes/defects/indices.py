@@ -55,7 +55,7 @@ def along(node: Node, operand: int, default: int, data: Value, indices: Value) -
     axis = axis_operand(node, operand, default)
     if axis is None:
         raise RefusedError("indices that may be negative along an axis that is known only at run time")
-    return axis % max(rank_of(data, "negative indices into an axis"), 1)
+    return axis if axis >= 0 else axis + rank_of(data, "negative indices into an axis")
 
 
 def _gather(b: Builder, node: Node) -> Made:

@@ -105,7 +105,9 @@ def _vectors_extreme(b: Builder, node: Node, indices: Value, function: str) -> V
     return b.add(ScatterNd(), flat, _extreme(b, function, old, merged), shape, data)
 
 
+WRONG = "MINIMUM and MAXIMUM are ignored, integers are not multiplied, negative indices are not counted from the end"
+
 DEFECTS = (
-    Defect("ScatterElements", "MINIMUM and MAXIMUM are ignored; negative indices are not counted from the end", _elements_from_start),
-    Defect("ScatterNd", "MINIMUM and MAXIMUM are ignored; negative indices are not counted from the end", _vectors_from_start),
-)  # fmt: skip
+    Defect("ScatterElements", WRONG, _elements_from_start),
+    Defect("ScatterNd", WRONG, _vectors_from_start),
+)

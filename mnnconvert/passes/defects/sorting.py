@@ -8,10 +8,10 @@ from mnnconvert.ir import F32, I32, Builder, Node, Value
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.elementwise import Binary, Cast, Select
 from mnnconvert.ops.gather import GatherElements
-from mnnconvert.ops.reduction import CumSum, Reduction
+from mnnconvert.ops.reduction import ArgMax, CumSum, Reduction
 from mnnconvert.ops.search import TopKV2
 from mnnconvert.ops.slicing import StridedSlice
-from mnnconvert.passes.defects.base import Defect, RefusedError, axis_operand, rank_of, size_of
+from mnnconvert.passes.defects.base import Defect, RefusedError, axis_operand, is_read, rank_of, size_of
 
 Made = Sequence[Value] | None
 
@@ -23,25 +23,21 @@ def _top(b: Builder, node: Node) -> Made:
     which may be taken in part, the first places in x are found by sorting (index, or index + size where x differs).
     """
     op, (x, k) = node.op, node.inputs[:2]
-    if not isinstance(op, TopKV2) or not _is_read(b, node.outputs[1]) or x.dtype not in (F32, I32):
+    if not isinstance(op, TopKV2) or not is_read(b, node.outputs[1]) or x.dtype not in (F32, I32):
         return None
     axis = axis_operand(node, 2, -1)
     if axis is None:
         raise RefusedError("TopKV2 along an axis that is known only at run time")
     axis %= max(rank_of(x, "TopKV2"), 1)
-    values, taken = b.add(op, x, k, *node.inputs[2:])
-    return [values, _Ties(b, axis, x, k, values).sorted(taken)]
-
-
-def _is_read(b: Builder, value: Value) -> bool:
-    return bool(value.users) or any(v is value for _, v in b.graph.outputs)
+    values, taken = b.add(op, x, k, *node.inputs[2:], names=["", ""])
+    return [values, _Ties(b, axis, x, values).sorted(taken)]
 
 
 class _Ties:
     """The work on the indices of one TopKV2 along `axis`."""
 
-    def __init__(self, b: Builder, axis: int, x: Value, k: Value, values: Value):
-        self.b, self.axis, self.x, self.k, self.values = b, axis, x, k, values
+    def __init__(self, b: Builder, axis: int, x: Value, values: Value):
+        self.b, self.axis, self.x, self.values = b, axis, x, values
         self.place = b.ints(axis)
         self.size = size_of(b, x, axis)
         self.count = size_of(b, values, axis)
@@ -52,7 +48,7 @@ class _Ties:
         in_last = b.add(Binary("EQUAL"), self.values, last)
         group = b.add(CumSum(), self._changes(), self.place)
         key = b.add(Binary("ADD"), b.add(Binary("MUL"), group, self.size), taken)
-        key = self._ascending(key)
+        key = self._smallest(key)
         whole = b.add(Binary("SUB"), key, b.add(Binary("MUL"), group, self.size))
         offset = b.add(Binary("MUL"), in_last, b.add(CumSum(exclusive=True), in_last, self.place))
         partly = b.add(GatherElements(), self._first_places(last), offset, self.place)
@@ -69,12 +65,10 @@ class _Ties:
         before = b.add(Concat(self.axis), first, self._cut(self.values, 0, -1))
         return b.add(Binary("NOTEQUAL"), self.values, before)
 
-    def _ascending(self, keys: Value) -> Value:
-        return self._smallest(keys, self.count)
-
-    def _smallest(self, keys: Value, count: Value) -> Value:
+    def _smallest(self, keys: Value) -> Value:
+        """As many of the smallest keys as there are values, in ascending order."""
         rest = () if self.axis == (keys.rank or 0) - 1 else (self.place,)
-        return self.b.add(TopKV2(largest=False), keys, count, *rest)[0]
+        return self.b.add(TopKV2(largest=False), keys, self.count, *rest, names=["", ""])[0]
 
     def _first_places(self, last: Value) -> Value:
         """Where x is `last`, in ascending order."""
@@ -82,7 +76,7 @@ class _Ties:
         here = b.add(Binary("EQUAL"), self.x, last)
         ones = b.add(Binary("EQUAL"), here, here)
         number = b.add(CumSum(exclusive=True), ones, self.place)
-        return self._smallest(b.add(Select(), here, number, b.add(Binary("ADD"), number, self.size)), self.count)
+        return self._smallest(b.add(Select(), here, number, b.add(Binary("ADD"), number, self.size)))
 
 
 def _argument(b: Builder, node: Node) -> Made:

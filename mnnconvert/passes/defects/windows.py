@@ -8,19 +8,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from mnnconvert.ir import F32, Builder, CodedTensor, Node, Value
+from mnnconvert.ir.types import Dim, Shape
 from mnnconvert.ops.arrange import Concat
-from mnnconvert.ops.convolution import Convolution
+from mnnconvert.ops.convolution import Convolution, number
 from mnnconvert.ops.convolution3d import Convolution3D, ConvTranspose3D
 from mnnconvert.ops.deconvolution import Deconvolution
 from mnnconvert.ops.elementwise import Binary, Cast
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.padding import Padding
 from mnnconvert.ops.pooling import Pooling, Pooling3D
+from mnnconvert.ops.recurrent import GRU
+from mnnconvert.ops.resample import CUBIC, NEAREST, Interp
 from mnnconvert.ops.search import Det
-from mnnconvert.ops.shape import Squeeze, Unsqueeze
-from mnnconvert.ops.slicing import Slice
+from mnnconvert.ops.shape import Reshape, Squeeze, Unsqueeze
+from mnnconvert.ops.slicing import FAR, Slice, StridedSlice
 from mnnconvert.ops.windows import same_pads
-from mnnconvert.passes.defects.base import Defect, RefusedError
+from mnnconvert.passes.defects.base import Defect, RefusedError, is_read
 
 Made = Sequence[Value] | None
 LARGEST_DET = 16  # rows
@@ -45,9 +48,7 @@ def _groups(b: Builder, node: Node) -> Made:
     biases = _parts(b, rest[0], 0, op.group) if rest and rest[0].dtype == F32 else None
     others = rest[1:] if biases is not None else rest
     one = dataclasses.replace(op, group=1)
-    results = [
-        b.add(one, xs[i], ws[i], *([biases[i]] if biases is not None else []), *others) for i in range(op.group)
-    ]
+    results = [b.add(one, xs[i], ws[i], *([biases[i]] if biases is not None else []), *others) for i in range(op.group)]
     return [b.add(Concat(1), *results)]
 
 
@@ -109,7 +110,7 @@ def _empty_windows(b: Builder, node: Node) -> Made:
 
 
 def _determinant(b: Builder, node: Node) -> Made:
-    """The runtime loses the sign at a row exchange: of rotated rows no pivot is zero, and the determinant is the same."""
+    """The sign is lost at a row exchange: no pivot of rotated rows is zero, and their determinant is the same."""
     x = node.inputs[0]
     rows = x.shape[-1] if x.shape else None
     if not isinstance(rows, int) or rows > LARGEST_DET:
@@ -121,10 +122,62 @@ def _determinant(b: Builder, node: Node) -> Made:
     return [b.add(Det(), b.add(MatMul(), b.constant(q.astype(F32)), x))]
 
 
+def _interpolation(b: Builder, node: Node) -> Made:
+    op, x = node.op, node.inputs[0]
+    if not isinstance(op, Interp) or x.rank == 4:
+        return None
+    sizes, out = (x.shape or ())[2:], (node.output.shape or ())[2:]
+    if op.resize_type == NEAREST and x.rank == 5:
+        return None
+    if x.rank not in (3, 5) or not all(isinstance(d, int) for d in (*sizes, *out)) or not _whole(op, sizes, out):
+        raise RefusedError(f"interpolation of a tensor of rank {x.rank} to sizes that are not known")
+    return [_line_resized(b, op, x, out) if x.rank == 3 else _volume_resized(b, op, x, sizes, out)]
+
+
 def _cubic(b: Builder, node: Node) -> Made:
-    if getattr(node.op, "resize_type", 0) == 3:
+    if getattr(node.op, "resize_type", 0) == CUBIC:
         raise RefusedError("cubic interpolation")
     return None
+
+
+def _whole(op: Interp, sizes: Shape, out: Shape) -> bool:
+    """Whether the scales are exactly those of the sizes."""
+    scales = (op.depth_scale, op.height_scale, op.width_scale)[-len(sizes) :]
+    return all(s in (0, 1) or s * size == o for s, size, o in zip(scales, sizes, out, strict=True))  # type: ignore[operator]
+
+
+def _plane(op: Interp, height: Dim, width: Dim) -> Interp:
+    """The interpolation of a plane to this size."""
+    sizes = {"out_depth": 0, "out_height": height, "out_width": width}
+    return dataclasses.replace(op, depth_scale=0.0, height_scale=0.0, width_scale=0.0, **sizes)  # type: ignore[arg-type]
+
+
+def _line_resized(b: Builder, op: Interp, x: Value, out: Shape) -> Value:
+    return b.add(Squeeze((2,)), b.add(_plane(op, 1, out[0]), b.add(Unsqueeze((2,)), x)))
+
+
+def _volume_resized(b: Builder, op: Interp, x: Value, sizes: Shape, out: Shape) -> Value:
+    """The depth first, with each plane as one row, then the planes."""
+    depth, height, width = (number(d, 0) for d in sizes)
+    rows = b.add(Reshape((0, 0, depth, height * width)), x)
+    deep = b.add(_plane(op, out[0], height * width), rows)
+    planes = b.add(_plane(op, out[1], out[2]), b.add(Reshape((0, -1, height, width)), deep))
+    return b.add(Reshape((0, -1, *(number(d, 0) for d in out))), planes)
+
+
+def _last_states(b: Builder, node: Node) -> Made:
+    """The last states of a bidirectional GRU, taken from its sequence: the second direction ends at the first step."""
+    op = node.op
+    if not isinstance(op, GRU) or not op.bidirectional or len(node.outputs) < 2 or not is_read(b, node.outputs[1]):
+        return None
+    sequence, *_ = b.add(op, *node.inputs, names=[""] * len(node.outputs))
+    ends = [_state(b, sequence, -1, 0, FAR, 1), _state(b, sequence, 0, 1, 1, 2)]
+    return [sequence, b.add(Concat(0), *ends)]
+
+
+def _state(b: Builder, sequence: Value, step: int, direction: int, step_end: int, direction_end: int) -> Value:
+    bounds = b.ints([step, direction]), b.ints([step_end, direction_end])
+    return b.add(Squeeze((0,)), b.add(StridedSlice(), sequence, *bounds, b.ints([0, 1]), b.ints([1, 1])))
 
 
 DEFECTS = (
@@ -137,4 +190,6 @@ DEFECTS = (
     Defect("Pooling", "windows of padding only read what is beside them", _empty_windows),
     Defect("Det", "the sign is lost when rows are exchanged", _determinant),
     Defect("Interp", "cubic interpolation is computed wrong", _cubic),
+    Defect("Interp", "lines, and volumes other than nearest, are not computed", _interpolation),
+    Defect("GRU", "the last state of the second direction is missing", _last_states),
 )
