@@ -40,7 +40,7 @@ class MatMul(Op):
 
     form = Form("MatMul", "MatMul", {"transpose_a": "transposeA", "transpose_b": "transposeB"})
 
-    def infer(self, a: Spec, b: Spec, bias: Spec | None = None) -> Spec:  # type: ignore[override]
+    def infer(self, a: Spec, b: Spec, bias: Spec | None = None) -> Spec:
         if a.dtype != F32 or b.dtype != F32:
             raise ValueError(f"a matrix product takes float32, not {a.dtype} and {b.dtype}")
         if a.shape is None or b.shape is None:
@@ -88,7 +88,7 @@ class InnerProduct(Op):
         rows = math.prod(x.shape[: normal_axis(self.axis, x.ndim)])
         return x.reshape(rows, -1) @ w.T + b
 
-    def emit(self, x: Spec, w: Spec, b: Spec) -> Emission:  # type: ignore[override]
+    def emit(self, x: Spec, w: Spec, b: Spec) -> Emission:
         outputs = w.shape[0] if w.shape else 0
         size = product(w.shape or ())
         fields = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mnnconvert.ir.types import F32, I8, Spec
-from mnnconvert.ops.base import Fields, Form, Op, register
+from mnnconvert.ops.base import Emission, Fields, Form, Op, register
 from mnnconvert.ops.samples import grid, integers
 
 Numbers = tuple[float, ...]
@@ -22,7 +24,7 @@ def _numbers(fields: Fields, name: str, default: Numbers) -> Numbers:
     return default if found is None or not len(found) else tuple(float(v) for v in found)
 
 
-def _round_away(x: np.ndarray) -> np.ndarray:
+def _round_away(x: Any) -> Any:
     return np.trunc(x + np.copysign(np.float32(0.5), x))
 
 
@@ -31,6 +33,13 @@ class _Scaled(Op):
 
     scale: Numbers
     zero: Numbers
+
+    def emit(self, *inputs: Spec) -> Emission:
+        """The runtime reads as many zero points as there are scales."""
+        made = super().emit(*inputs)
+        if len(self.zero) == 1:
+            made.fields["floatzeros"] = list(self.zero) * len(self.scale)
+        return made
 
     @classmethod
     def parse(cls, type: str, fields: Fields) -> Op:
@@ -58,7 +67,9 @@ class FloatToInt8(_Scaled):
         y = _round_away(x * _along_channels(self.scale, x.ndim)) + _along_channels(self.zero, x.ndim)
         return np.clip(y, self.low, self.high).astype(I8)
 
-    samples = grid(x=[(2, 3, 4, 4)], scale=[(20.0,), (10.0, 20.0, 30.0)], zero=[(0.0,), (3.0,)])
+    samples = grid(x=[(2, 3, 4, 4)], scale=[(20.0,)], zero=[(0.0,), (3.0,)]) + grid(
+        x=[(2, 3, 4, 4)], scale=[(10.0, 20.0, 30.0)], zero=[(0.0, 1.0, -2.0)]
+    )
 
 
 @register()
@@ -76,7 +87,9 @@ class Int8ToFloat(_Scaled):
     def ref(self, x: np.ndarray) -> np.ndarray:
         return (x.astype(F32) - _along_channels(self.zero, x.ndim)) * _along_channels(self.scale, x.ndim)
 
-    samples = grid(x=[integers(2, 3, 4, 4, dtype="int8")], scale=[(0.5,), (0.5, 1.0, 2.0)], zero=[(0.0,), (3.0,)])
+    samples = grid(x=[integers(2, 3, 4, 4, dtype="int8")], scale=[(0.5,)], zero=[(0.0,), (3.0,)]) + grid(
+        x=[integers(2, 3, 4, 4, dtype="int8")], scale=[(0.5, 1.0, 2.0)], zero=[(0.0, 1.0, -2.0)]
+    )
 
 
 @register()

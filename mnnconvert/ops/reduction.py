@@ -57,7 +57,7 @@ class Reduction(Op):
 
     form = Form("Reduction", "ReductionParam", {"operation": "operation", "dims": "dim", "keep_dims": "keepDims"})
 
-    def infer(self, x: Spec, axes: Spec | None = None) -> Spec:  # type: ignore[override]
+    def infer(self, x: Spec, axes: Spec | None = None) -> Spec:
         if self.operation not in REDUCTIONS:
             raise ValueError(f"there is no reduction {self.operation}")
         if x.shape is None:
@@ -86,12 +86,12 @@ class Reduction(Op):
             return size_content([total], scalar=not shape)
         return None
 
-    def ref(self, x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:  # type: ignore[override]
+    def ref(self, x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
         with np.errstate(all="ignore"):
             y = REDUCTIONS[self.operation](x, self._axes(x.ndim, axes), self.keep_dims)
         return np.asarray(y).astype(x.dtype, copy=False)
 
-    def emit(self, x: Spec, axes: Spec | None = None) -> Emission:  # type: ignore[override]
+    def emit(self, x: Spec, axes: Spec | None = None) -> Emission:
         made = super().emit(x)
         made.fields["dType"] = "DT_INT32" if x.dtype == I32 else "DT_FLOAT"
         return made

@@ -21,7 +21,7 @@ class TopKV2(Op):
 
     form = Form("TopKV2", "TopKV2", {"largest": "largest"}, fixed={"sorted": True})
 
-    def infer(self, x: Spec, k: Spec, axis: Spec | None = None) -> tuple[Spec, Spec]:  # type: ignore[override]
+    def infer(self, x: Spec, k: Spec, axis: Spec | None = None) -> tuple[Spec, Spec]:
         if x.shape is None:
             return Spec(x.dtype), Spec(I32)
         if axis is not None and axis.constant is None:
@@ -40,7 +40,7 @@ class TopKV2(Op):
             raise ValueError(f"there are no {count} elements on an axis of {size}")
         return count
 
-    def ref(self, x: np.ndarray, k: np.ndarray, axis: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[override]
+    def ref(self, x: np.ndarray, k: np.ndarray, axis: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         a = normal_axis(-1 if axis is None else int(np.reshape(axis, ())), x.ndim)
         count, moved = int(np.reshape(k, ())), np.moveaxis(x, a, -1)
         if not 0 <= count <= moved.shape[-1]:
@@ -126,10 +126,10 @@ class NonMaxSuppressionV2(Op):
 
     def infer(
         self, boxes: Spec, scores: Spec, most: Spec, overlap: Spec | None = None, score: Spec | None = None
-    ) -> Spec:  # type: ignore[override]
+    ) -> Spec:
         return Spec(I32, (None,))
 
-    def ref(  # type: ignore[override]
+    def ref(
         self, boxes: np.ndarray, scores: np.ndarray, most: np.ndarray,
         overlap: np.ndarray | None = None, score: np.ndarray | None = None,
     ) -> np.ndarray:  # fmt: skip

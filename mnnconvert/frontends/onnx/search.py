@@ -26,11 +26,9 @@ LARGEST_MATRIX = 5  # for a determinant written out as a sum over permutations
 def top(b: Builder, x: Value, k: Value, axis: int, largest: bool) -> tuple[Value, Value]:
     """Values in order and indices; which of equal elements comes first is up to the runtime."""
     last = x.rank is not None and axis == x.rank - 1
-    return (
-        b.add(TopKV2(largest), x, k, names=["", ""])
-        if last
-        else b.add(TopKV2(largest), x, k, b.ints(axis), names=["", ""])
-    )
+    operands = (x, k) if last else (x, k, b.ints(axis))
+    values, positions = b.add(TopKV2(largest), *operands, names=["", ""])
+    return values, positions
 
 
 def in_order(b: Builder, values: Value, positions: Value, count: Value, axis: int) -> Value:
@@ -111,9 +109,8 @@ def unique(b: Builder, n: OnnxNode) -> tuple[Value, Value, Value, Value]:
     if n.has_attr("axis") and x.rank != 1:
         raise n.refuse(f"Unique along the axis {n.attr('axis')} is not supported", hint="only the flattened form is")
     wide = x if x.dtype in (F32, I32) else cast(b, x, I32)
-    values, first, inverse, counts = b.add(Unique(), wide)
-    if not n.attr("sorted", 1):
-        values, first, inverse, counts = _by_occurrence(b, values, first, inverse, counts)
+    results = b.add(Unique(), wide, names=[""] * 4)
+    values, first, inverse, counts = results if n.attr("sorted", 1) else _by_occurrence(b, *results)
     return cast(b, values, x.dtype), first, inverse, counts
 
 
