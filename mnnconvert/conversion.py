@@ -157,8 +157,8 @@ class Conversion:
         if recipe.block:
             smaller = [x for x in self.report.layers if x.block_channels not in (0, recipe.block)]
             if smaller:
-                self.note("smaller-block", f"{len(smaller)} layers have channels that {recipe.block} does not divide; "
-                          "they have the largest block below it that does (see the table)")  # fmt: skip
+                self.note("smaller-block", f"{len(smaller)} layers have channels that {recipe.block} does not divide: they "
+                          "have the largest block below it that does, with scales in half precision")  # fmt: skip
         return self.report.layers
 
     def _check_target(self) -> None:

@@ -142,11 +142,13 @@ def floordiv(a: Dim, b: Dim) -> Dim:
         return None
     if a == b:
         return 1
-    rest = _factors(a)
-    if all(f in rest for f in _factors(b)):
-        for f in _factors(b):
-            rest.remove(f)
-        return product(rest)
+    rest, by = _factors(a), _factors(b)
+    number, divisor = (math.prod(f for f in fs if isinstance(f, int)) for fs in (rest, by))
+    symbols, wanted = ([f for f in fs if isinstance(f, str)] for fs in (rest, by))
+    if number % divisor == 0 and all(symbols.count(f) >= wanted.count(f) for f in wanted):
+        for f in wanted:
+            symbols.remove(f)
+        return product([number // divisor, *symbols])
     return _symbol(f"({a}/{b})")
 
 

@@ -91,6 +91,10 @@ class Op:
                 attributes[name] = tuple(np.asarray(value).tolist()) if _is_vector(value) else value
         return cls(**attributes)
 
+    def for_results(self, count: int) -> Op:
+        """The op when it has `count` results in a file, for ops whose table does not tell."""
+        return self
+
     def embedded_shapes(self, fields: Fields, counts: Mapping[str, int]) -> tuple[Shape, ...]:
         """Shapes of the operands found in the table, given how many elements each field holds."""
         return tuple((counts[name],) for name in self.embedded)

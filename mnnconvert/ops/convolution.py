@@ -119,11 +119,11 @@ class Convolution(Op):
         common = {
             "kernelX": number(kx, 1), "kernelY": number(ky, 1), "strideX": self.strides[1], "strideY": self.strides[0],
             "dilateX": self.dilations[1], "dilateY": self.dilations[0], "padMode": self.pad_mode,
-            "pads": list(self.pads), "padX": self.pads[1], "padY": self.pads[0], "group": self.group,
+            "pads": list(self.pads), "group": self.group,
             "outputCount": number(outputs, 0), "inputCount": number(mul(per_group, self.group), 0),
             **activation_fields(self.activation),
         }  # fmt: skip
-        if self.pad_mode == "SAME":
+        if self.pad_mode == "SAME" or not any(self.pads):
             del common["pads"]
         return Emission("ConvolutionDepthwise" if depthwise else "Convolution", "Convolution2D", {"common": common})
 
@@ -198,7 +198,7 @@ def window_fields(kernel: Pair, strides: Pair, dilations: Pair, pads: Pads) -> d
     """A `Convolution2DCommon` that only describes windows."""
     return {
         "kernelX": kernel[1], "kernelY": kernel[0], "strideX": strides[1], "strideY": strides[0],
-        "dilateX": dilations[1], "dilateY": dilations[0], "pads": list(pads), "padX": pads[1], "padY": pads[0],
+        "dilateX": dilations[1], "dilateY": dilations[0], "pads": list(pads),
     }  # fmt: skip
 
 

@@ -153,7 +153,8 @@ class Unary(Op):
 
     def emit(self, x: Spec) -> Any:  # type: ignore[override]
         made = super().emit(x)
-        made.fields["T"] = "DT_INT32" if x.dtype == I32 else "DT_FLOAT"
+        if x.dtype == I32:
+            made.fields["T"] = "DT_INT32"
         return made
 
     @classmethod

@@ -8,9 +8,11 @@ from mnnconvert.ir import Builder, Graph, Node, Value
 from mnnconvert.ir.types import known
 from mnnconvert.ops.elementwise import Binary
 from mnnconvert.ops.layout import CHANNEL_FIRST, ConvertTensor
+from mnnconvert.ops.padding import Padding
 from mnnconvert.passes.base import GraphPass, Notes
 
 C4, NCHW = "NC4HW4", "NCHW"
+SUFFIX = {C4: "c4", NCHW: "nchw"}  # of the names of converted values
 IMAGE_RANKS = (4, 5)
 
 
@@ -58,8 +60,10 @@ class _Placement:
             self._read(node, 0, C4)
             for i in range(1, len(node.inputs)):
                 self._read(node, i, NCHW)
-            self.packed.add(node.output)
+            self.packed.update(node.outputs)
         elif layout == "any" and self._stays_packed(node):
+            for i, value in enumerate(node.inputs):
+                self._read(node, i, C4 if self._is_at_hand(value) else NCHW)
             self.packed.update(node.outputs)
         else:
             for i in range(len(node.inputs)):
@@ -72,12 +76,16 @@ class _Placement:
         node.inputs[0].users.remove(node)
 
     def _stays_packed(self, node: Node) -> bool:
-        moving = [v for v in node.inputs if not v.is_constant]
-        if not moving or not all(v in self.packed for v in moving):
+        """Whether an op that takes either layout gets everything it computes with in blocks, or could at no cost."""
+        moving = node.inputs[:1] if isinstance(node.op, Padding) else [v for v in node.inputs if not v.is_constant]
+        if not any(v in self.packed for v in moving) or not all(self._is_at_hand(v) for v in moving):
             return False
         if isinstance(node.op, Binary):
-            return all(v in self.packed or _fits_image(v, node.output) for v in node.inputs)
-        return len(moving) == len(node.inputs)
+            return all(v in moving or _fits_image(v, node.output) for v in node.inputs)
+        return isinstance(node.op, Padding) or len(moving) == len(node.inputs)
+
+    def _is_at_hand(self, value: Value) -> bool:
+        return value in self.packed or (value, C4) in self.converted
 
     def _read(self, node: Node, index: int, layout: str) -> None:
         value = node.inputs[index]
@@ -90,7 +98,7 @@ class _Placement:
         if key not in self.converted:
             other = C4 if layout == NCHW else NCHW
             with self.builder.at(value.name, *(value.producer.origin if value.producer else (value.name,))):
-                made = self.builder.add(ConvertTensor(other, layout), value, name=f"{value.name}/{layout.lower()}")
+                made = self.builder.add(ConvertTensor(other, layout), value, name=f"{value.name}/{SUFFIX[layout]}")
             self.converted[key] = made
             self.converted[made, other] = value
             if layout == C4:

@@ -55,7 +55,7 @@ PHASES = (
     Phase("fusion", "Make one op of several, where MNN has one that computes the same.", (
         Entry("fuse_norm:FuseNorm"), Entry("fuse_gelu:FuseGelu"),
         Entry("fuse_gelu:ApproximateGelu", option="use_gelu_approximation"), Entry("fuse_swish:FuseSwish"),
-        Entry("fuse_affine:FuseAffine"), Entry("matmul:FuseMatMulBias"),
+        Entry("fuse_affine:FuseAffine"), Entry("fuse_input_affine:FuseInputAffine"), Entry("matmul:FuseMatMulBias"),
         Entry("matmul:ConvertMatMul", option="convert_matmul_to_conv"), Entry("fuse_activation:FuseActivation"),
         Entry("fuse_padding:FusePadding"), Entry("sizes:ResolveSizes"), Entry("constants:FoldConstants"),
         Entry("reshapes:ResolveReshapes"), Entry("reshapes:MergeReshapes"),

@@ -56,7 +56,7 @@ def _code(layer: LayerPlan, source: Tensor, recipe: Recipe) -> tuple[CodedWeight
     scales, minima = [], []
     start, noise, power = 0, 0.0, 0.0
     for rows in row_blocks(source, layer.rows):
-        part = METHODS[recipe.method](rows, recipe.bits, layer.block, recipe.symmetric, recipe.half_scales)
+        part = METHODS[recipe.method](rows, recipe.bits, layer.block, recipe.symmetric, layer.half_scales)
         codes[start : start + len(rows)] = part.codes
         scales.append(part.scale)
         minima.append(part.minimum)
@@ -65,7 +65,7 @@ def _code(layer: LayerPlan, source: Tensor, recipe: Recipe) -> tuple[CodedWeight
         noise, power = noise + float(np.vdot(difference, difference)), power + float(np.vdot(flat, flat))
         start += len(rows)
     minimum = None if recipe.symmetric else np.concatenate([m for m in minima if m is not None])
-    coded = CodedWeights(codes, np.concatenate(scales), minimum, recipe.bits, recipe.half_scales)
+    coded = CodedWeights(codes, np.concatenate(scales), minimum, recipe.bits, layer.half_scales)
     return coded, float(np.sqrt(noise / power)) if power else 0.0
 
 
@@ -84,7 +84,12 @@ def halve_constants(graph: Graph) -> int:
         embedded = {id(v) for n in inner.nodes for v in n.inputs[1 : 1 + len(getattr(n.op, "embedded", ()))]}
         for value in inner.constants():
             tensor = value.tensor
-            if id(value) in embedded or not isinstance(tensor, ArrayTensor) or tensor.dtype != np.float32 or tensor.size < 2:
+            if (
+                id(value) in embedded
+                or not isinstance(tensor, ArrayTensor)
+                or tensor.dtype != np.float32
+                or tensor.size < 2
+            ):
                 continue
             value.tensor = half(tensor, value.name)
             count += value.tensor is not tensor

@@ -18,7 +18,7 @@ class LayerPlan:
     """One weight: where it is, what it becomes, and its size in bytes before and after (scales included).
 
     `rows` runs of `columns` weights have scales of their own; `block` counts columns (0: one scale per run) and
-    `block_channels` input channels. `reason` says why a weight is left as it is. `error` is the root mean square of
+    `block_channels` input channels; `half_scales` stores scales as float16. `reason` says why a weight is left as it is. `error` is the root mean square of
     the change relative to that of the weight, known after the work.
     """
 
@@ -30,6 +30,7 @@ class LayerPlan:
     columns: int = 0
     block: int = 0
     block_channels: int = 0
+    half_scales: bool = False
     bytes_before: int = 0
     bytes_after: int = 0
     method: str = ""
@@ -47,7 +48,7 @@ def plan_weights(graph: Graph, recipe: Recipe) -> list[LayerPlan]:
 
     Raises `block-does-not-fit` with every layer whose channels cannot be cut into blocks of at most the asked size.
     A block is never larger than asked; where the size does not divide the channels, the largest divisor below it is
-    taken, and the plan says so.
+    taken, with scales as float16, so that more blocks do not make the file larger than what was asked for.
     """
     layers = [_layer(node, recipe) for inner in graph.graphs() for node in inner.nodes if _has_weight(node)]
     problems = [_does_not_fit(layer, recipe) for layer in layers if layer.block < 0]
@@ -109,7 +110,8 @@ def _coded(layer: LayerPlan, node: Node, recipe: Recipe) -> LayerPlan:
         layer.block_channels = fitting_block(channels, recipe.block)
         layer.block = layer.block_channels * area
     layer.precision, layer.method = f"{recipe.bits} bit", recipe.method
-    layer.bytes_after = coded_bytes(layer.rows, layer.columns, layer.block, recipe)
+    layer.half_scales = recipe.half_scales or layer.block_channels not in (0, recipe.block)
+    layer.bytes_after = coded_bytes(layer, recipe)
     return layer
 
 
@@ -121,11 +123,11 @@ def fitting_block(channels: int, wanted: int) -> int:
     return best if best >= min(SMALLEST_BLOCK, wanted) else -1
 
 
-def coded_bytes(rows: int, columns: int, block: int, recipe: Recipe) -> int:
+def coded_bytes(layer: LayerPlan, recipe: Recipe) -> int:
     """Bytes of packed codes and scales."""
-    blocks = rows * (columns // block if block > 0 else 1)
+    blocks = layer.rows * (layer.columns // layer.block if layer.block > 0 else 1)
     numbers = blocks * (1 if recipe.symmetric else 2)
-    return -(-rows * columns * recipe.bits // 8) + numbers * (2 if recipe.half_scales else 4)
+    return -(-layer.rows * layer.columns * recipe.bits // 8) + numbers * (2 if layer.half_scales else 4)
 
 
 def _does_not_fit(layer: LayerPlan, recipe: Recipe) -> Diagnostic:

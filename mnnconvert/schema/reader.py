@@ -162,7 +162,7 @@ class _Scope:
         if reader is None:
             made = Opaque(int(op.type), kind, op.main, len(outputs))
         else:
-            made = _parse(reader, kind, op, name)
+            made = _parse(reader, kind, op, name).for_results(len(outputs))
             inputs = self._embedded(made, op, inputs, name)
         self.graph.nodes.append(Node(made, inputs, outputs, name, (name,)))
 

@@ -26,6 +26,7 @@ def test_numbers_are_computed():
         (T.floordiv(T.mul("n", T.mul("h", "w")), T.mul("w", "h")), "n"),
         (T.mul("h", 1), "h"),
         (T.floordiv("h", "h"), 1),
+        (T.floordiv(T.mul("h", 12), 4), T.mul("h", 3)),
         (T.product(["n", 4, "h"]), T.mul(4, T.mul("h", "n"))),
     ],
 )
