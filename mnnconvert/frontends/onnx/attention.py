@@ -94,7 +94,9 @@ def attention(b: Builder, n: OnnxNode) -> tuple[Value | None, ...]:
     if past is not None:
         k, v = b.add(Concat(2), past, k), b.add(Concat(2), n.input(5), v)
     heads = q.shape[1] if q.shape is not None else None
-    result = scores(b, q, repeat_heads(b, n, k, heads), _scale(n, q), n.attr("softcap", 0.0), _masks(b, n, q, k, past))
+    result = scores(
+        b, q, repeat_heads(b, n, k, heads), head_scale(n, q), n.attr("softcap", 0.0), _masks(b, n, q, k, past)
+    )
     y = b.add(MatMul(), result.probabilities, repeat_heads(b, n, v, heads))
     steps = (result.product, result.capped, result.masked, result.probabilities)
     return merge_heads(b, y) if n.input(0).rank == 3 else y, k, v, steps[n.attr("qk_matmul_output_mode", 0)]
@@ -111,7 +113,7 @@ def _heads(b: Builder, n: OnnxNode, index: int) -> Value:
     return split_heads(b, x, count)
 
 
-def _scale(n: OnnxNode, q: Value) -> float:
+def head_scale(n: OnnxNode, q: Value) -> float:
     """The factor of the scores: 1 / sqrt(head size) unless given."""
     size = q.shape[3] if q.shape is not None else None
     if n.attr("scale"):
@@ -187,14 +189,14 @@ def multi_head_attention(b: Builder, n: OnnxNode) -> tuple[Value | None, ...]:
         k, v = b.add(Concat(2), past, k), b.add(Concat(2), n.input(7), v)
     masks = Masks()
     if n.has(4):
-        _padding_mask(b, n, masks)
+        padding_mask(b, n, 4, masks)
     if n.has(5):
         masks.added.append(n.input(5))
     if n.attr("unidirectional", 0):
         rows = reshape(b, positions(b, length(b, q, 2)), (-1, 1))
         rows = rows if past is None else calc(b, "ADD", rows, length(b, past, 2))
         masks.allowed.append(calc(b, "GREATER_EQUAL", rows, positions(b, length(b, k, 2))))
-    result = scores(b, q, k, _scale(n, q), 0.0, masks)
+    result = scores(b, q, k, head_scale(n, q), 0.0, masks)
     y = merge_heads(b, b.add(MatMul(), result.probabilities, v))
     return y, k, v, result.masked
 
@@ -208,11 +210,11 @@ def _bias_parts(n: OnnxNode) -> list[np.ndarray]:
     return [bias[:size], bias[size : 2 * size], bias[2 * size :]]
 
 
-def _padding_mask(b: Builder, n: OnnxNode, masks: Masks) -> None:
+def padding_mask(b: Builder, n: OnnxNode, index: int, masks: Masks) -> None:
     """A key padding mask [batch, keys]: where it is 0, `mask_filter_value` is added."""
-    mask = n.input(4)
+    mask = n.input(index)
     if mask.rank != 2:
-        raise n.refuse(f"MultiHeadAttention with a key padding mask of rank {mask.rank}")
+        raise n.refuse(f"{n.op_type} with a key padding mask of rank {mask.rank}")
     wide = reshape(b, mask, (0, 1, 1, -1))
     low = b.floats(n.attr("mask_filter_value", -10000.0))
     masks.added.append(choose(b, calc(b, "GREATER", wide, 0), 0.0, low, low))
@@ -240,27 +242,37 @@ def rotary_embedding_of_microsoft(b: Builder, n: OnnxNode) -> Value:
 
 
 def rotate(b: Builder, n: OnnxNode, cos: Value, sin: Value, at: Value | None) -> Value:
-    """Pairs (u, v) of each head become (u cos - v sin, u sin + v cos).
+    """x of the node, rotated; of rank 3 it holds the heads side by side."""
+    x, heads, interleaved = n.input(0), n.attr("num_heads", 0), bool(n.attr("interleaved", 0))
+    if x.rank != 3:
+        return rotate_by(b, n, x, cos, sin, at, interleaved)
+    if not heads:
+        heads = _counted_heads(n, x, cos)
+    return merge_heads(b, rotate_by(b, n, split_heads(b, x, heads), cos, sin, at, interleaved))
+
+
+def _counted_heads(n: OnnxNode, x: Value, cos: Value) -> int:
+    """How many heads there are when all of each is rotated."""
+    hidden, half = (x.shape or (None,))[-1], (cos.shape or (None,))[-1]
+    if not isinstance(hidden, int) or not isinstance(half, int) or not half:
+        raise n.refuse("RotaryEmbedding needs to know the head size", reference="open-size")
+    return hidden // (2 * half)
+
+
+def rotate_by(b: Builder, n: OnnxNode, x: Value, cos: Value, sin: Value, at: Value | None, interleaved: bool) -> Value:
+    """Pairs (u, v) of each head of x [batch, heads, length, size] become (u cos - v sin, u sin + v cos).
 
     A pair is two neighbours when `interleaved`, else element i of the first and of the second half.
     """
-    x, heads = n.input(0), n.attr("num_heads", 0)
     if at is not None:
         cos, sin = b.add(GatherV2(0), cos, at), b.add(GatherV2(0), sin, at)
     half = n.attr("rotary_embedding_dim", 0) // 2 or (cos.shape[-1] if cos.shape else None)
-    if not isinstance(half, int):
-        raise n.refuse("RotaryEmbedding needs to know how much of a head is rotated", reference="open-size")
-    size = x.shape[3] if x.rank == 4 and x.shape is not None else None
-    if x.rank == 3 and x.shape is not None and isinstance(x.shape[2], int):
-        size = x.shape[2] // heads if heads else 2 * half
-    if not isinstance(size, int):
-        raise n.refuse("RotaryEmbedding needs to know the head size", reference="open-size")
-    split = reshape(b, x, (0, 0, -1, size)) if x.rank == 3 else x
-    cos, sin = (b.add(Unsqueeze((2 if x.rank == 3 else 1,)), t) for t in (cos, sin))
-    turned = _turned(b, split, cos, sin, half, bool(n.attr("interleaved", 0)))
-    if 2 * half < size:
-        turned = b.add(Concat(3), turned, _part(b, split, range(2 * half, size)))
-    return reshape(b, turned, (0, 0, -1)) if x.rank == 3 else turned
+    size = x.shape[3] if x.shape is not None else None
+    if not isinstance(half, int) or not isinstance(size, int):
+        raise n.refuse("a rotary embedding needs to know the head size and its part", reference="open-size")
+    cos, sin = (b.add(Unsqueeze((1,)), t) for t in (cos, sin))
+    turned = _turned(b, x, cos, sin, half, interleaved)
+    return turned if 2 * half >= size else b.add(Concat(3), turned, _part(b, x, range(2 * half, size)))
 
 
 def _turned(b: Builder, x: Value, cos: Value, sin: Value, half: int, interleaved: bool) -> Value:

@@ -127,3 +127,38 @@ def test_multi_head_attention(given):
           {"q": noise(2, 3, 16), "k": noise(2, 5, 16, seed=1), "v": noise(2, 5, 16, seed=2), "bias": noise(48, seed=3),
            "mask": np.int32([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]), "add": noise(2, 2, 3, 5, seed=4)},
           domains=MICROSOFT, rtol=1e-5)  # fmt: skip
+
+
+@pytest.mark.parametrize("given", ["x, w, bias", "x, w, bias, mask"])
+@pytest.mark.parametrize("unidirectional", [0, 1])
+def test_packed_attention_of_microsoft(given, unidirectional):
+    node = f"com.microsoft.Attention <num_heads=2, unidirectional={unidirectional}> ({given})"
+    check(f"(float[2,3,8] x, int32[2,3] mask) => (float[2,3,8] y) {{ y = {node} }}",
+          {"x": noise(2, 3, 8), "w": noise(8, 24, seed=1), "bias": noise(24, seed=2),
+           "mask": np.int32([[1, 1, 0], [1, 1, 1]])}, domains=MICROSOFT, rtol=1e-5)  # fmt: skip
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("rotary", [0, 1])
+def test_group_query_attention(packed, rotary):
+    """One step with four keys in the cache; onnxruntime wants the numbers of keys in two more operands."""
+    angle = np.arange(8)[:, None] * np.geomspace(1, 0.1, 8)
+    q, k, v = noise(1, 1, 64), noise(1, 1, 32, seed=1), noise(1, 1, 32, seed=2)
+    first = {"q": np.concatenate([q, k, v], 2)} if packed else {"q": q, "k": k, "v": v}
+    names = "float[1,1,128] q" if packed else "float[1,1,64] q, float[1,1,32] k, float[1,1,32] v"
+    given = 'q, "", ""' if packed else "q, k, v"
+    node = f"com.microsoft.GroupQueryAttention <num_heads=4, kv_num_heads=2, do_rotary={rotary}>"
+    tables = {"cos": np.cos(angle).astype(np.float32), "sin": np.sin(angle).astype(np.float32)}
+    check(f"({names}, float[1,2,4,16] pk, float[1,2,4,16] pv) => "
+          "(float[1,1,64] y, float[1,2,5,16] nk, float[1,2,5,16] nv) <int32[1] last = {4}, int32[1] total = {5}> "
+          f"{{ y, nk, nv = {node} ({given}, pk, pv, last, total, cos, sin) }}",
+          {**first, "pk": noise(1, 2, 4, 16, seed=3), "pv": noise(1, 2, 4, 16, seed=4), **tables},
+          domains=MICROSOFT, rtol=1e-5)  # fmt: skip
+
+
+def test_embeddings_with_a_norm():
+    check("(int32[2,3] words, int32[2,3] segments) => (float[2,3,8] y, int32[2] i) "
+          "{ y, i = com.microsoft.EmbedLayerNormalization (words, segments, w, p, s, g, b) }",
+          {"words": np.int32([[1, 0, 4], [2, 2, 3]]), "segments": np.int32([[0, 0, 1], [0, 1, 1]]), "w": noise(5, 8),
+           "p": noise(6, 8, seed=1), "s": noise(2, 8, seed=2), "g": noise(8, seed=3), "b": noise(8, seed=4)},
+          domains=MICROSOFT, rtol=1e-5)  # fmt: skip
