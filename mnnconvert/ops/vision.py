@@ -78,8 +78,8 @@ class GridSample(Op):
     """x [N,C,(D,)H,W] sampled at the points of grid [N,(d,)h,w,2 or 3] -> [N,C,(d,)h,w].
 
     Points are (x, y[, z]) from -1 to 1 over the image, over the centres of the border pixels with `align_corners`.
-    BILINEAR mixes neighbours, NEAREST takes the closest, the upper one of two. Outside, ZEROS gives 0, anything else the
-    border.
+    BILINEAR mixes neighbours, NEAREST takes the closest, the upper one of two. Outside, ZEROS gives 0, CLAMP and all
+    else the border.
     """
 
     mode: str = "BILINEAR"
