@@ -234,7 +234,7 @@ class _Loop:
         i, condition = b.input("turn", I32, ()), b.input("condition", I32, self.condition.shape)
         state = [b.input(f"carried_{k}", s.dtype, s.shape) for k, s in enumerate(specs)]
         with b.at(self.n.name):
-            outputs = self.turn(scope, i, condition, state)
+            outputs = [_kept(b, v, i) for v in self.turn(scope, i, condition, state)]
         for k, (spec, value) in enumerate(zip(specs, outputs[1:], strict=False)):
             if isinstance(value, ValueList) or value.dtype != spec.dtype:
                 raise self.n.refuse(
@@ -259,6 +259,17 @@ class _Loop:
         some = b.add(Binary("GREATER"), self.limit, b.ints(0))
         runs = b.add(Binary("MUL"), some, _scalar(b, self.condition))
         return b.add(If(names[0], names[1]), runs, *operands, names=[""] * (count + len(scans)))
+
+
+VIEWS = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "ExpandDims", "Flatten", "Permute", "Transpose", "Cast"}
+
+
+def _kept(b: Builder, result: Value, turn: Value) -> Value:
+    """A result that is the number of the turn itself, computed anew: the released runtime counts in place."""
+    source = result
+    while isinstance(source, Value) and source.producer is not None and source.producer.op.kind in VIEWS:
+        source = source.producer.inputs[0]
+    return b.add(Binary("MAXIMUM"), result, b.ints(0)) if source is turn and result.dtype == I32 else result
 
 
 def _scalar(b: Builder, x: Value) -> Value:

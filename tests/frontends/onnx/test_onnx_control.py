@@ -61,6 +61,17 @@ UNCHANGED = """(float[3] x, int64 n) => (float[3] last, float[3] kept, float[k,3
         c = Add(a, b)
     }>
 }"""
+COUNTER = """(int64[3] x, int64 n) => (int64[3] last, int64[k] count, int64[k,1] column, int64 past)
+    <bool go = {1}, int64[1] axes = {0}, int64 zero = {0}> {
+    last, past, count, column = Loop (n, go, x, zero) <
+        body = body (int64 i, bool g, int64[3] a, int64 before) => (bool h, int64[3] b, int64 now, int64 c, int64[1] d) {
+        b = Add(a, before)
+        now = Identity(i)
+        c = Identity(i)
+        d = Unsqueeze(i, axes)
+        h = Identity(g)
+    }>
+}"""
 BRANCH_IN_LOOP = """(float[3] x, int64 n) => (float[3] last) <bool go = {1}, int64 two = {2}> {
     last = Loop (n, go, x) <body = body (int64 i, bool g, float[3] a) => (bool h, float[3] c) {
         early = Less(i, two)
@@ -117,6 +128,7 @@ CASES = {
     "until": (UNTIL, {"x": X, "limit": np.float32(7)}),
     "nested": (NESTED, {"x": X, "n": np.array(4)}),
     "unchanged": (UNCHANGED, {"x": X, "n": np.array(3)}),
+    "counter": (COUNTER, {"x": np.arange(3), "n": np.array(5)}),
     "branch-in-loop": (BRANCH_IN_LOOP, {"x": X, "n": np.array(4)}),
     "loop-in-branch": (LOOP_IN_BRANCH, {"x": X, "c": YES, "n": np.array(2)}),
     "loop-in-other-branch": (LOOP_IN_BRANCH, {"x": X, "c": NO, "n": np.array(2)}),
