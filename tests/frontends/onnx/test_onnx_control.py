@@ -64,8 +64,8 @@ UNCHANGED = """(float[3] x, int64 n) => (float[3] last, float[3] kept, float[k,3
 COUNTER = """(int64[3] x, int64 n) => (int64[3] last, int64[k] count, int64[k,1] column, int64 past)
     <bool go = {1}, int64[1] axes = {0}, int64 zero = {0}> {
     last, past, count, column = Loop (n, go, x, zero) <
-        body = body (int64 i, bool g, int64[3] a, int64 before) => (bool h, int64[3] b, int64 now, int64 c, int64[1] d) {
-        b = Add(a, before)
+        body = body (int64 i, bool g, int64[3] a, int64 old) => (bool h, int64[3] b, int64 now, int64 c, int64[1] d) {
+        b = Add(a, old)
         now = Identity(i)
         c = Identity(i)
         d = Unsqueeze(i, axes)
