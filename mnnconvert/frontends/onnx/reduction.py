@@ -84,7 +84,7 @@ def reduce_log_sum_exp(b: Builder, n: OnnxNode) -> Value:
     reduce = reducer(b, n, wide)
     top = clip(b, reducer(b, n, wide, keep=True)("MAXIMUM", wide), -limit, limit)
     total = reduce("SUM", apply(b, "EXP", calc(b, "SUB", wide, top)))
-    y = calc(b, "ADD", apply(b, "LOG", total), clip(b, reduce("MAXIMUM", wide), -limit, limit))
+    y = calc(b, "ADD", apply(b, "LOG", total), reduce("MAXIMUM", wide))
     return cast(b, y, x.dtype)
 
 
