@@ -68,7 +68,7 @@ class PReLU(Op):
     def ref(self, x: np.ndarray, slope: np.ndarray) -> np.ndarray:
         return np.where(x < 0, x * slope.reshape(-1, *(1,) * max(0, x.ndim - 2)), x)
 
-    def emit(self, x: Spec, slope: Spec) -> Emission:  # type: ignore[override]
+    def emit(self, x: Spec, slope: Spec) -> Emission:
         return Emission("PReLU", "PRelu", {"slopeCount": slope.shape[0] if slope.shape else 1})
 
     samples = grid(constant=("slope",), x=[(2, 3, 4, 5), (1, 3, 2, 2)], slope=[(3,), (1,)])

@@ -151,7 +151,7 @@ class Unary(Op):
         with np.errstate(all="ignore"):
             return np.asarray(UNARY[self.function](x)).astype(x.dtype, copy=False)
 
-    def emit(self, x: Spec) -> Any:  # type: ignore[override]
+    def emit(self, x: Spec) -> Any:
         made = super().emit(x)
         if x.dtype == I32:
             made.fields["T"] = "DT_INT32"
@@ -262,7 +262,7 @@ class Binary(Op):
             y = y.astype(I32 if self.function in COMPARISONS else a.dtype, copy=False)
         return np.maximum(y, 0) if self.activation else y
 
-    def emit(self, a: Spec, b: Spec) -> Any:  # type: ignore[override]
+    def emit(self, a: Spec, b: Spec) -> Any:
         made = super().emit(a, b)
         made.fields["T"] = "DT_INT32" if a.dtype == I32 else "DT_FLOAT"
         return made
@@ -277,8 +277,10 @@ class Binary(Op):
     )  # fmt: skip
 
 
-DATA_TYPES = {"DT_FLOAT": F32, "DT_INT32": I32, "DT_UINT8": np.dtype("uint8"), "DT_INT8": np.dtype("int8"),
-              "DT_HALF": F32, "DT_DOUBLE": F32, "DT_BFLOAT16": F32, "DT_INT64": I32, "DT_BOOL": I32}  # fmt: skip
+DATA_TYPES: dict[str, np.dtype] = {
+    "DT_FLOAT": F32, "DT_INT32": I32, "DT_UINT8": np.dtype("uint8"), "DT_INT8": np.dtype("int8"),
+    "DT_HALF": F32, "DT_DOUBLE": F32, "DT_BFLOAT16": F32, "DT_INT64": I32, "DT_BOOL": I32,
+}  # fmt: skip
 TYPE_NAMES = {F32: "DT_FLOAT", I32: "DT_INT32", np.dtype("uint8"): "DT_UINT8", np.dtype("int8"): "DT_INT8"}
 
 
@@ -312,7 +314,7 @@ class Cast(Op):
             return (x != 0).astype(I32)
         return cast_array(x, DATA_TYPES[self.to])
 
-    def emit(self, x: Spec) -> Any:  # type: ignore[override]
+    def emit(self, x: Spec) -> Any:
         made = super().emit(x)
         made.fields["srcT"] = TYPE_NAMES[x.dtype]
         return made

@@ -121,7 +121,7 @@ class Scale(Op):
         sizes = (-1, *(1,) * max(0, x.ndim - 2))
         return x * scale.reshape(sizes) + bias.reshape(sizes)
 
-    def emit(self, x: Spec, scale: Spec, bias: Spec) -> Emission:  # type: ignore[override]
+    def emit(self, x: Spec, scale: Spec, bias: Spec) -> Emission:
         return Emission("Scale", "Scale", {"channels": scale.shape[0] if scale.shape else 0})
 
     def embedded_shapes(self, fields: Fields, counts: Mapping[str, int]) -> tuple[Shape, ...]:
