@@ -130,8 +130,8 @@ def _rank_up(op, x):
 
 
 CHAINS = {
-    _plain: 2, _two: 2, _residual: 2, _inner_residual: 2, _mobile: 2, _squeeze_excite: 2, _concat: 2, _split: 3, _padded: 2,
-    _slope: 2, _scale: 2, _softmax_after: 2, _channel_softmax: 2, _twice_an_output: 4, _input_elsewhere: 2,
+    _plain: 2, _two: 2, _residual: 2, _inner_residual: 2, _mobile: 2, _squeeze_excite: 2, _concat: 2, _split: 3,
+    _padded: 2, _slope: 2, _scale: 2, _softmax_after: 2, _channel_softmax: 2, _twice_an_output: 4, _input_elsewhere: 2,
     _resized: 2, _transposed: 2, _constants: 2, _permuted: 2, _cast: 2, _gathered: 2, _rank_up: 2,
 }  # fmt: skip
 
@@ -169,7 +169,9 @@ def test_conversions_between_channel_first_layouts_are_found_anew():
 
 def test_the_converted_output_keeps_the_name():
     graph, _ = _placed(_plain, x=IMAGE)
-    assert [(name, value.name, value.producer.op.kind) for name, value in graph.outputs] == [("y", "y", "ConvertTensor")]
+    assert [(name, value.name, value.producer.op.kind) for name, value in graph.outputs] == [
+        ("y", "y", "ConvertTensor")
+    ]
 
 
 def _agree(got, wanted):

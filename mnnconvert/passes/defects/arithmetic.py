@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +13,6 @@ from mnnconvert.ops.elementwise import COMPARISONS, Binary, Cast, Select, Unary
 from mnnconvert.ops.layout import Identity
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.normalization import LayerNorm
-from mnnconvert.ops.quantization import FloatToInt8, Int8ToFloat
 from mnnconvert.ops.reduction import Reduction
 from mnnconvert.ops.shape import Reshape
 from mnnconvert.passes.defects.base import Defect, RefusedError, shape_of
@@ -164,18 +162,14 @@ def _inner_product(b: Builder, node: Node) -> Made:
     return [b.add(MatMul(transpose_b=True), flat, w, bias)]
 
 
-def _scaled(b: Builder, node: Node) -> Made:
-    op = node.op
-    if not isinstance(op, FloatToInt8 | Int8ToFloat) or len(op.scale) == len(op.zero):
-        return None
-    count = max(len(op.scale), len(op.zero))
-    scale, zero = (v * (count // len(v)) for v in (op.scale, op.zero))
-    return [b.add(dataclasses.replace(op, scale=scale, zero=zero), *node.inputs)]
+def _zero_points(b: Builder, node: Node) -> Made:
+    if len(set(getattr(node.op, "zero", ()))) > 1:
+        raise RefusedError("FloatToInt8 with zero points that differ by channel")
+    return None
 
 
 DEFECTS = (
-    Defect("FloatToInt8", "one zero point for many scales is read out of bounds", _scaled),
-    Defect("Int8ToFloat", "one zero point for many scales is read out of bounds", _scaled),
+    Defect("FloatToInt8", "the first zero point is used for all channels", _zero_points),
     Defect("Binary", "float LESS is reversed when both operands are negative", _less),
     Defect("Binary", "MUL_SILU is computed for NC4HW4 of the transformer fusion only", _product_with_silu),
     Defect("Binary", "LOGICALXOR compares numbers, not truth values", _exclusive_or),
