@@ -29,7 +29,7 @@ def pooled(x: np.ndarray, kind: str, kernel: Ints, strides: Ints, begin: Ints, o
     sizes = x.shape[2:]
     end = [(o - 1) * s + k - b - size for o, s, k, b, size in zip(out, strides, kernel, begin, sizes, strict=True)]
     if kind == "MAXPOOL":
-        lowest = np.finfo(np.float32).min if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        lowest = float(np.finfo(np.float32).min) if x.dtype.kind == "f" else np.iinfo(x.dtype).min
         return fold_windows(np.maximum, pad_spatial(x, begin, end, lowest), kernel, strides, out)
     total = fold_windows(np.add, pad_spatial(x, begin, end), kernel, strides, out)
     total /= covered(sizes, kernel, strides, begin, out, margin)

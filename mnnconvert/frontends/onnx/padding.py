@@ -130,13 +130,14 @@ def _computed(b: Builder, n: OnnxNode, x: Value, value: Value | None) -> Value:
     mode = n.attr("mode", "constant")
     if mode not in MODES or mode == "wrap":
         raise n.refuse(f"amounts of Pad that are computed are not supported in mode {mode}")
-    if x.dtype != F32:
-        raise n.refuse("amounts of Pad that are computed need an operand of floats")
+    dtype = x.dtype
+    x = x if dtype == F32 else cast(b, x, I32)
     pairs = b.add(Permute((1, 0)), b.add(Reshape((2, -1)), n.input(1)))
     amounts = b.add(Reshape((-1,)), pairs)
     if mode == "constant":
-        return b.add(Padding(), x, amounts, value if value is not None else b.floats(0.0))
-    return b.add(Padding(MODES[mode]), x, amounts)
+        fill = b.constant(np.zeros((), x.dtype)) if value is None else cast(b, value, x.dtype)
+        return cast(b, b.add(Padding(), x, amounts, fill), dtype)
+    return cast(b, b.add(Padding(MODES[mode]), x, amounts), dtype)
 
 
 @onnx_op("CenterCropPad", since=18, limits="sizes must be known")

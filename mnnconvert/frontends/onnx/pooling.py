@@ -1,7 +1,8 @@
 """Import rules of pooling.
 
 MNN pools planes without dilation and volumes with symmetric pads only, and its ceil mode keeps a last window that
-starts in the padding. What differs is expressed with explicit pads, with rows picked by index, and with a constant ratio.
+starts in the padding. What differs is expressed with explicit pads, with rows picked by index, and with a constant
+ratio.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.padding import Padding
 from mnnconvert.ops.pooling import Pooling, Pooling3D
 from mnnconvert.ops.reduction import Reduction
+from mnnconvert.ops.scatter import ScatterNd
+from mnnconvert.ops.shape import Reshape
 
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -264,3 +267,21 @@ def _spatial_axes(n: OnnxNode, x: Value) -> tuple[int, ...]:
 def global_lp_pool(b: Builder, n: OnnxNode) -> Value:
     x, p = n.input(0), float(n.attr("p", 2))
     return _root(b, b.add(Reduction("SUM", _spatial_axes(n, x), True), _power(b, x, p)), p)
+
+
+@onnx_op("MaxUnpool", limits="sizes must be known")
+def max_unpool(b: Builder, n: OnnxNode) -> Value:
+    """Every maximum back to its flat position; a larger output_shape adds zeros at the far ends."""
+    x = n.input(0)
+    images, channels, *sizes = _sizes(n, x.shape or (), "the result")
+    count = len(sizes)
+    kernel, strides = vector(n, "kernel_shape", count, 0), vector(n, "strides", count, 1)
+    pads = vector(n, "pads", 2 * count, 0)
+    rows = zip(sizes, kernel, strides, pads[:count], pads[count:], strict=True)
+    shape = [images, channels, *((size - 1) * s + k - p - q for size, k, s, p, q in rows)]
+    places, values = b.add(Reshape((-1, 1)), n.input(1)), b.add(Reshape((-1,)), x)
+    y = b.add(Reshape(tuple(shape)), b.add(ScatterNd(), places, values, b.ints([math.prod(shape)])))
+    if not n.has(2):
+        return y
+    wanted = n.required_constant(2, "the output shape").reshape(-1).tolist()
+    return _pad(b, y, (0,) * count, [w - have for w, have in zip(wanted[2:], shape[2:], strict=True)], 0.0)

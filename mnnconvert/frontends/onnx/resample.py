@@ -115,6 +115,10 @@ def resize(b: Builder, n: OnnxNode) -> Value:
             policy=n.attr("keep_aspect_ratio_policy", "stretch"),
         )
         return _resize(b, n, x, r, None if n.attr("axes") else sizes)
+    if n.constant(2) is None:  # per run; Interp reads them, batch and channels stay
+        count = len(x.shape or ())
+        _fill(n, r, x, range(count), sizes=[None] * count)
+        return _resize(b, n, x, r, None if n.attr("axes") else n.input(2))
     scales = _scales(n, 2)
     _fill(n, r, x, n.attr("axes") or range(len(scales)), scales=scales)
     return _resize(b, n, x, r, None)
@@ -190,11 +194,9 @@ def _interp(r: Resizing) -> tuple[int, str] | None:
         return _nearest_interp(r, moved, rule)
     if r.mode == "linear":
         return None if rule == "tf_half_pixel_for_nn" else (LINEAR, RULES[rule])
-    # MNN computes samples in front of the first row wrong.
-    behind = all((a := r.axis(i)) is not None and a.coordinates(rule).min() >= 0 for i in moved)
-    return (
-        (CUBIC, RULES[rule]) if not r.exclude_outside and (behind or rule in ("align_corners", "asymmetric")) else None
-    )
+    # Where the sizes are known a product with weights is exact; MNN is off in front of the first row.
+    open_sizes = any(r.axis(i) is None for i in moved) and not r.exclude_outside
+    return (CUBIC, RULES[rule]) if open_sizes and rule in ("align_corners", "asymmetric") else None
 
 
 def _whole(r: Resizing, i: int) -> bool:

@@ -88,3 +88,9 @@ def test_center_crop_pad(shape, axes):
         want = np.pad(want, grow) if size > have else np.take(want, range(before, before + size), axis)
     text = f"(float[6,5] x) => (float[a,b] y) {{ y = CenterCropPad <axes={list(axes)}> (x, s) }}"
     check(text, {"x": x, "s": ints(*shape)}, opset=18, rtol=0, want={"y": want})
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge"])
+def test_amounts_that_are_fed_for_integers(mode):
+    text = f'(int64[2,3] x, int64[4] pads) => (int64[a,b] y) {{ y = Pad <mode="{mode}"> (x, pads) }}'
+    check(text, {"x": np.arange(6).reshape(2, 3), "pads": ints(1, 0, 0, 2)}, opset=18, rtol=0)

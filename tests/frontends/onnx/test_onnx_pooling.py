@@ -24,7 +24,8 @@ def run(op: str, attributes: str, x, *, symbolic=False, opset=17, results="y", r
 
 
 WINDOWS_2D = [
-    "kernel_shape=[3, 2]", "kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 0, 1]", "kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]",
+    "kernel_shape=[3, 2]", "kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 0, 1]",
+    "kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]",
     'kernel_shape=[3, 2], auto_pad="SAME_UPPER", strides=[2, 3]', 'kernel_shape=[2, 3], auto_pad="VALID"',
 ]  # fmt: skip
 
@@ -42,8 +43,10 @@ def test_same_lower_puts_the_odd_pad_in_front(op):
 
 
 CEIL = [
-    "kernel_shape=[3, 3], strides=[2, 2]", "kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]", "kernel_shape=[2, 2], strides=[3, 3]",
-    "kernel_shape=[2, 2], strides=[3, 3], pads=[0, 0, 1, 1]", "kernel_shape=[1, 1], strides=[2, 2]", "kernel_shape=[2, 3], strides=[2, 4], pads=[0, 1, 1, 1]",
+    "kernel_shape=[3, 3], strides=[2, 2]", "kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]",
+    "kernel_shape=[2, 2], strides=[3, 3]",
+    "kernel_shape=[2, 2], strides=[3, 3], pads=[0, 0, 1, 1]", "kernel_shape=[1, 1], strides=[2, 2]",
+    "kernel_shape=[2, 3], strides=[2, 4], pads=[0, 1, 1, 1]",
 ]  # fmt: skip
 
 
@@ -60,8 +63,8 @@ def test_ceil_mode_of_unknown_sizes(size):
 
 
 def test_ceil_mode_of_unknown_sizes_is_refused_where_the_rule_differs():
-    text = "(float[1,2,h,w] x) => (float[1,2,a,b] y) { y = MaxPool <kernel_shape=[2, 2], strides=[3, 3], ceil_mode=1> (x) }"
-    (problem,) = refusal(text)
+    node = "MaxPool <kernel_shape=[2, 2], strides=[3, 3], ceil_mode=1> (x)"
+    (problem,) = refusal(f"(float[1,2,h,w] x) => (float[1,2,a,b] y) {{ y = {node} }}")
     assert "ceil_mode" in problem.message and "--inputShape" in problem.hint
 
 
@@ -156,3 +159,16 @@ def test_lp_pool(attributes, p):
 def test_global_pools(op, shape):
     run(op, "", noise(*shape), rtol=1e-5)
     run(op, "", noise(*shape), symbolic=True, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", ["", "5, 6"])
+def test_max_unpool(shape):
+    x, places = noise(1, 1, 2, 2), np.array([5, 7, 13, 15]).reshape(1, 1, 2, 2)
+    want = np.zeros((1, 1, 4, 4), np.float32)
+    want.reshape(-1)[places.reshape(-1)] = x.reshape(-1)
+    operands = "x, i, s" if shape else "x, i"
+    text = f"""(float[1,1,2,2] x, int64[1,1,2,2] i) => (float[1,1,h,w] y) <int64[4] s = {{1, 1, {shape or "4, 4"}}}> {{
+        y = MaxUnpool <kernel_shape=[2, 2], strides=[2, 2]> ({operands})
+    }}"""
+    want = np.pad(want, ((0, 0), (0, 0), (0, 1), (0, 2))) if shape else want
+    check(text, {"x": x, "i": places}, rtol=0, want={"y": want})

@@ -160,3 +160,10 @@ def test_what_needs_known_sizes_is_refused():
     arrays = {"scales": np.array([1, 1, 2, 2], np.float32)}
     (problem,) = refusal(text((1, 2, 4, 4), 'mode="cubic"', "scales", symbolic=True), arrays)
     assert "cubic" in problem.message and "--inputShape" in problem.hint
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_scales_that_are_fed(mode):
+    source = f'(float[1,2,h,w] x, float[4] s) => (float[a,b,c,d] y) {{ y = Resize <mode="{mode}"> (x, "", s) }}'
+    for scales in ((2, 3), (1.5, 0.6)):
+        check(source, {"x": noise(1, 2, 5, 7), "s": np.array((1, 1, *scales), np.float32)}, rtol=3e-6)
