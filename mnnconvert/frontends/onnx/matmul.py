@@ -25,8 +25,10 @@ def integer_product(b: Builder, x: Value, y: Value) -> Value:
 
 @onnx_op("MatMul")
 def matmul(b: Builder, n: OnnxNode) -> Value:
-    """numpy's matmul; integers are multiplied out exactly."""
+    """numpy's matmul; integers are multiplied out exactly, and so are two vectors, at which the runtime crashes."""
     x, y = n.input(0), n.input(1)
+    if x.rank == 1 and y.rank == 1:
+        return reduced(b, "SUM", calc(b, "MUL", x, y), 0, keep=False)
     if x.dtype == F32:
         return b.add(MatMul(), x, y)
     if x.rank is None or y.rank is None or x.dtype != I32:
