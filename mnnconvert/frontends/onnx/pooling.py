@@ -155,11 +155,13 @@ def _with_indices(b: Builder, n: OnnxNode, x: Value, win: Window, shape: Sequenc
     count, sizes = len(win.kernel), shape[2:]
     if count > 2:
         raise n.refuse("the second output of MaxPool is not supported on volumes")
-    picks = [np.arange(size) for size in sizes]
+    begin = win.begin
     if max(win.dilations) > 1:
-        begin = win.begin
         x, win, picks = _apart(b, x, win, sizes, LOWEST)
-        picks = [p - start for p, start in zip(picks, begin, strict=True)]
+    else:  # the positions of MNN are wrong when it pads itself
+        picks = [np.arange(p + size + q) for p, size, q in zip(begin, sizes, win.end, strict=True)]
+        x, win = _pad(b, x, begin, win.end, LOWEST), replace(win, begin=(0,) * count, end=(0,) * count)
+    picks = [p - start for p, start in zip(picks, begin, strict=True)]
     if count == 1:
         x, win, picks, sizes = with_axis(b, x), win.flat(), [*picks, np.zeros(1, int)], (*sizes, 1)
     (ky, kx), (sy, sx), (t, l), (d, r) = win.kernel, win.strides, win.begin, win.end

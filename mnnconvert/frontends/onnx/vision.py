@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.spatial import FIX_SIZES, cast, vector, with_axis, without_axis
 from mnnconvert.ir import F32, I32, Builder, Value
 from mnnconvert.ops.convolution import Convolution
-from mnnconvert.ops.deconvolution import Col2Im
+from mnnconvert.ops.deconvolution import Col2Im, Deconvolution
 from mnnconvert.ops.elementwise import Binary, Unary
 from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.reduction import Reduction
@@ -84,8 +85,26 @@ def col2im(b: Builder, n: OnnxNode) -> Value:
         raise n.refuse(f"Col2Im of an image with {len(image)} axes is not supported")
     (sy, sx), (dy, dx) = vector(n, "strides", 2, 1), vector(n, "dilations", 2, 1)
     top, left, bottom, right = vector(n, "pads", 4, 0)
+    if (dy, dx) != (1, 1):
+        return _folded(b, n, image, block)
     op = Col2Im((block[0], block[1]), (sy, sx), (dy, dx), (top, left, bottom, right))
     return b.add(op, n.input(0), b.ints(image))
+
+
+def _folded(b: Builder, n: OnnxNode, image: list[int], block: list[int]) -> Value:
+    """Col2Im with dilations, which MNN computes wrong, as a transposed convolution that spreads every element once."""
+    x, area = n.input(0), math.prod(block)
+    channels = _numbers(n, x, 1)[0] // area
+    strides, dilations, pads = vector(n, "strides", 2, 1), vector(n, "dilations", 2, 1), vector(n, "pads", 4, 0)
+    extent = [(k - 1) * d + 1 for k, d in zip(block, dilations, strict=True)]
+    padded = [size + pads[i] + pads[i + 2] for i, size in enumerate(image)]
+    out = [(size - e) // s + 1 for size, e, s in zip(padded, extent, strides, strict=True)]
+    spare = [size - (o - 1) * s - e for size, o, s, e in zip(padded, out, strides, extent, strict=True)]
+    spread = np.eye(channels * area, dtype=np.float32).reshape(channels * area, channels, *block)
+    (sy, sx), (dy, dx), (t, l, d, r) = strides, dilations, pads
+    op = Deconvolution((sy, sx), (dy, dx), (t, l, d, r), (spare[0], spare[1]))
+    zeros = b.constant(np.zeros(channels, np.float32))
+    return b.add(op, reshape(b, x, (0, 0, *out)), b.constant(spread), zeros)
 
 
 @onnx_op("RoiAlign", since=10, limits="mode max needs a sampling ratio and the sizes of the image")

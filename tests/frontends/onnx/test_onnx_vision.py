@@ -48,9 +48,12 @@ def test_lrn_of_even_size_has_the_larger_half_behind():
     check(text, {"x": x}, rtol=1e-5, want={"y": x / np.sqrt(1 + 0.5 / 4 * total)})
 
 
-@pytest.mark.parametrize("attributes", ["strides=[2, 2]", "pads=[1, 0, 1, 0], strides=[2, 1]", "dilations=[2, 1]"])
+@pytest.mark.parametrize(
+    "attributes",
+    ["strides=[2, 2]", "pads=[1, 0, 1, 0], strides=[2, 1]", "dilations=[2, 1]", "dilations=[2, 1], strides=[2, 4]"],
+)
 def test_col2im(attributes):
-    columns = {"strides=[2, 2]": 9, "pads=[1, 0, 1, 0], strides=[2, 1]": 24, "dilations=[2, 1]": 30}[attributes]
+    columns = {"strides=[2, 2]": 9, "pads=[1, 0, 1, 0], strides=[2, 1]": 24, "dilations=[2, 1]": 30}.get(attributes, 6)
     text = f"""(float[2,8,{columns}] x) => (float[2,2,7,7] y) <int64[2] image = {{7, 7}}, int64[2] block = {{2, 2}}> {{
         y = Col2Im <{attributes}> (x, image, block)
     }}"""
