@@ -126,7 +126,7 @@ def matrix_product(b: Builder, n: OnnxNode, x: Value, index: int, zero: int) -> 
     return exact_product(b, n, lambda v: b.add(MatMul(), v, factor.value), x, factor.row)
 
 
-@onnx_op("MatMulInteger", limits="sums of up to 30000 products")
+@onnx_op("MatMulInteger", limits="the weights of one result add up to at most 2^22")
 def matmul_integer(b: Builder, n: OnnxNode) -> Value:
     return matrix_product(b, n, _whole(b, n, 0, 2, -2), 1, 3)
 
