@@ -127,14 +127,17 @@ class Conversion:
 
     def _rewrite(self, graph: Graph) -> None:
         from mnnconvert.passes.pipeline import run_pipeline
+        from mnnconvert.passes.split_channels import SplitChannels
 
         self.progress("rewrite", 0.0)
+        block = self.options.weight_quant_block
         self.report.passes = run_pipeline(
             graph,
             level=self.options.optimize_level,
             target=self.options.target,
             disabled=self.options.disable_pass,
             options={name: getattr(self.options, name) for name in ("convert_matmul_to_conv", "use_gelu_approximation")},
+            quantize=SplitChannels(block) if block else None,
             hook=self._after_pass if self.options.dump_pass or self.options.debug else None,
         )
         self.report.nodes_after = sum(len(g.nodes) for g in graph.graphs())

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 ROWS_AT_ONCE_ELEMENTS = 1 << 20
+SMALLEST_BLOCK = 8  # input channels; smaller blocks would cost more for scales than they save on codes
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,3 +82,11 @@ class CodedWeights:
         if self.minimum is not None:
             weights += self.minimum[start:stop, :, None]
         return weights.reshape(codes.shape)
+
+
+def fitting_block(channels: int, wanted: int) -> int:
+    """The largest divisor of `channels` that is at most `wanted`: 0 when one block covers all, -1 when it is useless."""
+    if channels <= wanted:
+        return 0
+    best = next(b for b in range(wanted, 0, -1) if channels % b == 0)
+    return best if best >= min(SMALLEST_BLOCK, wanted) else -1

@@ -8,9 +8,8 @@ from typing import Any
 
 from mnnconvert.errors import ConversionError, Diagnostic
 from mnnconvert.ir import CodedTensor, Graph, HalfTensor, Node, Value
+from mnnconvert.ir.coded import fitting_block
 from mnnconvert.quantizers.recipe import Recipe
-
-SMALLEST_BLOCK = 8  # input channels; smaller blocks would cost more for scales than they save on codes
 
 
 @dataclass
@@ -113,14 +112,6 @@ def _coded(layer: LayerPlan, node: Node, recipe: Recipe) -> LayerPlan:
     layer.half_scales = recipe.half_scales or layer.block_channels not in (0, recipe.block)
     layer.bytes_after = coded_bytes(layer, recipe)
     return layer
-
-
-def fitting_block(channels: int, wanted: int) -> int:
-    """The largest divisor of `channels` that is at most `wanted`: 0 when one block covers all, -1 when it is useless."""
-    if channels <= wanted:
-        return 0
-    best = next(b for b in range(wanted, 0, -1) if channels % b == 0)
-    return best if best >= min(SMALLEST_BLOCK, wanted) else -1
 
 
 def coded_bytes(layer: LayerPlan, recipe: Recipe) -> int:
