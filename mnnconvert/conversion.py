@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mnnconvert.verify.engines import Engine
     from mnnconvert.verify.verification import VerificationResult
 
-SUFFIXES = {".onnx": "ONNX", ".mnn": "MNN", ".json": "JSON", ".tflite": "TFLITE", ".pb": "TF", ".keras": "TF", ".h5": "TF",
-            ".pt": "TORCH", ".pt2": "TORCH", ".jit": "TORCH", ".caffemodel": "CAFFE"}  # fmt: skip
+SUFFIXES = {".onnx": "ONNX", ".mnn": "MNN", ".json": "JSON", ".tflite": "TFLITE", ".pb": "TF", ".keras": "TF",
+            ".h5": "TF", ".pt": "TORCH", ".pt2": "TORCH", ".jit": "TORCH", ".caffemodel": "CAFFE"}  # fmt: skip
 FRONTENDS = ("ONNX", "MNN")
 AUTO_VERIFY_BYTES = 1_500_000_000  # beyond this `--verify auto` leaves the proof to the user
 ANY_ERROR = sys.float_info.max  # compressed weights are measured, not judged
@@ -121,8 +121,11 @@ class Conversion:
         graph = read_model(self.source)
         stored = [v for g in graph.graphs() for v in g.constants() if isinstance(v.tensor, CodedTensor | HalfTensor)]
         if stored and recipe_of(self.options).changes_weights:
-            self.note("rounded-twice", f"{len(stored)} weights of '{self.source.name}' were rounded before and are rounded again",
-                      "convert from the float model where you have it")  # fmt: skip
+            self.note(
+                "rounded-twice",
+                f"{len(stored)} weights of '{self.source.name}' were rounded before and are rounded again",
+                "convert from the float model where you have it",
+            )
         return graph
 
     def _rewrite(self, graph: Graph) -> None:
@@ -136,7 +139,9 @@ class Conversion:
             level=self.options.optimize_level,
             target=self.options.target,
             disabled=self.options.disable_pass,
-            options={name: getattr(self.options, name) for name in ("convert_matmul_to_conv", "use_gelu_approximation")},
+            options={
+                name: getattr(self.options, name) for name in ("convert_matmul_to_conv", "use_gelu_approximation")
+            },
             quantize=SplitChannels(block) if block else None,
             hook=self._after_pass if self.options.dump_pass or self.options.debug else None,
         )
@@ -160,8 +165,11 @@ class Conversion:
         if recipe.block:
             smaller = [x for x in self.report.layers if x.block_channels not in (0, recipe.block)]
             if smaller:
-                self.note("smaller-block", f"{len(smaller)} layers have channels that {recipe.block} does not divide: they "
-                          "have the largest block below it that does, with scales in half precision")  # fmt: skip
+                self.note(
+                    "smaller-block",
+                    f"{len(smaller)} layers have channels that {recipe.block} does not divide: they have the largest "
+                    "block below it that does, with scales in half precision",
+                )
         return self.report.layers
 
     def _check_target(self) -> None:
@@ -246,7 +254,7 @@ class Conversion:
             self._check_recorded(path)
 
     def _prove(self, graph: Graph, path: Path) -> None:
-        """Run the written file against the source: it has to agree, or for quantized weights to run and tell its error."""
+        """Run the written file against the source: it has to agree, or with coded weights to run and tell its error."""
         reference = self._reference_for_file(graph)
         if reference is None:
             return
@@ -351,8 +359,12 @@ def fixed_shapes(path: str | None) -> dict[str, Shape]:
 
 def _require_static(graph: Graph) -> None:
     problems = [
-        Diagnostic("open-size", f"the input '{v.name}' has the sizes {format_shape(v.shape)}, of which {_open(v.shape)} is open",
-                   {"input": v.name}, f"fix it with --input-shape {v.name}:1x3x224x224 or the like")
+        Diagnostic(
+            "open-size",
+            f"the input '{v.name}' has the sizes {format_shape(v.shape)}, of which {_open(v.shape)} is open",
+            {"input": v.name},
+            f"fix it with --input-shape {v.name}:1x3x224x224 or the like",
+        )
         for v in graph.inputs if v.shape is None or not all(isinstance(d, int) for d in v.shape)
     ]  # fmt: skip
     if problems:

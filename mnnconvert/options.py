@@ -185,7 +185,7 @@ OPTIONS: tuple[Option, ...] = (
     _option("--alignDenormalizedValue", "align_denormalized_value", "flag", MODEL,
             "write denormal numbers as zero"),
     _option("--bizCode", "biz_code", "text", MODEL, "a label stored in the file", metavar="TEXT"),
-    _option("--target", "target", "choice", MODEL, "runtime whose known defects are worked around (none: written as is)",
+    _option("--target", "target", "choice", MODEL, "runtime whose known defects are worked around, or none",
             choices=TARGETS, metavar="RUNTIME"),
     _option("--targetVersion", "target_version", "text", MODEL, "write for an older MNN", metavar="TEXT"),
     _option("--authCode", "auth_code", "text", MODEL, "authentication code", metavar="TEXT"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from conftest import import_proto, run_graph, through_file
+from graphs import import_proto, run_graph, through_file
 from onnx import TensorProto, numpy_helper, parser
 
 from mnnconvert.errors import ConversionError
@@ -52,11 +52,13 @@ def assert_equal(got: np.ndarray, want: np.ndarray, rtol: float, atol: float, na
         return
     finite = np.isfinite(want)
     largest = float(np.abs(want[finite]).max(initial=0))
-    np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=0, atol=atol + rtol * largest, err_msg=name)
+    np.testing.assert_allclose(
+        got.astype(np.float64), want.astype(np.float64), rtol=0, atol=atol + rtol * largest, err_msg=name
+    )
 
 
 def check(text: str, arrays=None, *, opset: int = 17, domains=(), rtol: float, atol: float = 1e-6, want=None) -> None:
-    """The imported graph, and the same graph after a trip through a file, compute what onnxruntime (or `want`) gives."""
+    """The imported graph, before and after a trip through a file, computes what onnxruntime (or `want`) gives."""
     proto, feeds = model(text, arrays, opset, domains)
     expected = want if want is not None else onnxruntime_outputs(proto, feeds)
     graph = import_proto(proto)

@@ -1,4 +1,4 @@
-"""Files and command line: every way in which a conversion cannot work ends in a named error and leaves nothing behind."""
+"""Files and command line: whatever cannot work ends in a named error and leaves nothing behind."""
 
 import os
 import subprocess
@@ -47,7 +47,12 @@ def external(folder, remove=False):
         (folder / "weights.bin").unlink()
 
 
-FILES = {"missing": None, "empty": b"", "random": np.random.default_rng(0).bytes(4096), "text": b"hello, this is no model"}
+FILES = {
+    "missing": None,
+    "empty": b"",
+    "random": np.random.default_rng(0).bytes(4096),
+    "text": b"hello, this is no model",
+}
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -114,7 +119,13 @@ def test_full_disk_is_named(simple, monkeypatch):
 
 def test_missing_external_data_is_named(tmp_path):
     external(tmp_path, remove=True)
-    fails(run("--modelFile", "m.onnx", "--MNNModel", "o.mnn", cwd=tmp_path), 1, "missing-external-data", "weights.bin", "'w'")
+    fails(
+        run("--modelFile", "m.onnx", "--MNNModel", "o.mnn", cwd=tmp_path),
+        1,
+        "missing-external-data",
+        "weights.bin",
+        "'w'",
+    )
     assert not (tmp_path / "o.mnn").exists()
 
 
@@ -158,8 +169,15 @@ def test_wrong_usage_is_exit_code_2(words, mentions, simple):
 
 
 def test_open_sizes_of_a_static_model_are_named(simple):
-    fails(run("--modelFile", "m.onnx", "--MNNModel", "o.mnn", "--saveStaticModel", cwd=simple), 1, "open-size", "'x'", "n")
-    assert run("--modelFile", "m.onnx", "--MNNModel", "o.mnn", "--saveStaticModel", "--input-shape", "x:3x4", cwd=simple).returncode == 0
+    fails(
+        run("--modelFile", "m.onnx", "--MNNModel", "o.mnn", "--saveStaticModel", cwd=simple), 1, "open-size", "'x'", "n"
+    )
+    assert (
+        run(
+            "--modelFile", "m.onnx", "--MNNModel", "o.mnn", "--saveStaticModel", "--input-shape", "x:3x4", cwd=simple
+        ).returncode
+        == 0
+    )
 
 
 def test_input_configuration_file(simple):

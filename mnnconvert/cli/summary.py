@@ -125,11 +125,17 @@ def _print_quantized(quantized: Record | None, out: Output) -> None:
     rows = [
         (f"{number}", o["name"], o["cosine"], o["sqnr"], o["max_rel"], o["top1"])
         for number, run in enumerate(quantized["runs"], 1)
-        for o in ({"name": each["name"], **(each["measured"] or {})} for each in (run["comparison"] or {"outputs": []})["outputs"])
+        for o in (
+            {"name": each["name"], **(each["measured"] or {})}
+            for each in (run["comparison"] or {"outputs": []})["outputs"]
+        )
         if "cosine" in o
     ]
-    out.table(("Run", "Output", ">Cosine", ">SQNR dB", ">Max error / largest", ">Top-1"), rows,
-              title="\nCompressed weights against the source")
+    out.table(
+        ("Run", "Output", ">Cosine", ">SQNR dB", ">Max error / largest", ">Top-1"),
+        rows,
+        title="\nCompressed weights against the source",
+    )
 
 
 def print_info(info: Record, path: str, out: Output, *, everything: bool) -> None:

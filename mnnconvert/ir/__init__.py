@@ -19,6 +19,6 @@ from mnnconvert.ir.verifier import verify
 
 __all__ = [
     "F16", "F32", "I8", "I32", "U8", "ArrayTensor", "Builder", "CallGraph", "CodedTensor", "CodedWeights", "Dim",
-    "FileTensor", "Graph", "HalfTensor", "LazyTensor", "Node", "Operation", "ReshapedTensor", "Shape", "Spec", "Tensor", "TransposedMatrix", "Value",
-    "to_text", "verify",
+    "FileTensor", "Graph", "HalfTensor", "LazyTensor", "Node", "Operation", "ReshapedTensor", "Shape", "Spec", "Tensor",
+    "TransposedMatrix", "Value", "to_text", "verify",
 ]  # fmt: skip

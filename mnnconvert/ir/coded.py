@@ -85,7 +85,7 @@ class CodedWeights:
 
 
 def fitting_block(channels: int, wanted: int) -> int:
-    """The largest divisor of `channels` that is at most `wanted`: 0 when one block covers all, -1 when it is useless."""
+    """The largest divisor of `channels` up to `wanted`: 0 when one block covers all, -1 when it is uselessly small."""
     if channels <= wanted:
         return 0
     best = next(b for b in range(wanted, 0, -1) if channels % b == 0)

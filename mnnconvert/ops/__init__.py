@@ -2,7 +2,32 @@
 
 from importlib import import_module
 
-FAMILIES = ("layout", "control", "recurrent", "elementwise", "convolution", "matmul", "reduction", "search", "signal", "quantization", "shape", "arrange", "slicing", "gather", "scatter", "generators", "activation", "normalization", "convolution3d", "deconvolution", "pooling", "padding", "resample", "vision")
+FAMILIES = (
+    "layout",
+    "control",
+    "recurrent",
+    "elementwise",
+    "convolution",
+    "matmul",
+    "reduction",
+    "search",
+    "signal",
+    "quantization",
+    "shape",
+    "arrange",
+    "slicing",
+    "gather",
+    "scatter",
+    "generators",
+    "activation",
+    "normalization",
+    "convolution3d",
+    "deconvolution",
+    "pooling",
+    "padding",
+    "resample",
+    "vision",
+)
 
 for _family in FAMILIES:
     import_module(f"mnnconvert.ops.{_family}")

@@ -61,7 +61,7 @@ class Op:
         return type(self).__name__
 
     def infer(self, *inputs: Any, **named: Any) -> Any:
-        """Spec (or tuple of Specs) of the results from those of the operands; ValueError (a sentence) where the operands do not fit."""
+        """Spec (or tuple of Specs) of the results from those of the operands; ValueError where these do not fit."""
         raise TypeError(f"{self.kind} has no shape rule")
 
     def ref(self, *arrays: Any, **named: Any) -> Any:

@@ -14,7 +14,9 @@ from mnnconvert.passes.weights import scaled
 
 
 def _one_number(value: Value | None) -> bool:
-    return value is None or (value.shape is not None and all(d == 1 for d in value.shape) and value.constant is not None)
+    return value is None or (
+        value.shape is not None and all(d == 1 for d in value.shape) and value.constant is not None
+    )
 
 
 def _number(value: Value | None, default: float) -> np.float32:
@@ -32,7 +34,9 @@ class _BeforeConvolution(Rule):
             return f"'{conv.name}' pads with zeros after the addition"
         return None if len(w.users) == 1 else f"'{w.name}' belongs to other layers too"
 
-    def replace(self, op: Maker, conv: Node, x: Value, w: Value, b: Value, scale: Value | None, shift: Value | None) -> Any:
+    def replace(
+        self, op: Maker, conv: Node, x: Value, w: Value, b: Value, scale: Value | None, shift: Value | None
+    ) -> Any:
         tensor = w.tensor if w.tensor is not None else ArrayTensor(np.asarray(w.constant))
         if shift is not None:
             sums = tensor.numpy().reshape(tensor.shape[0], -1).sum(axis=1, dtype=np.float64)

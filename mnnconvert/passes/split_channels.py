@@ -1,4 +1,4 @@
-"""Convolutions whose input channels no block size divides are cut in two, so that blocks fit and stay as small as asked."""
+"""Convolutions whose input channels no block size divides are cut in two, so that blocks stay as small as asked."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ class SplitChannels(GraphPass):
 def _channels(tensor: Tensor, start: int, stop: int) -> Tensor:
     """Input channels [start, stop) of a weight [O, I, kH, kW]."""
     shape = (tensor.shape[0], stop - start, *tensor.shape[2:])
-    return LazyTensor(tensor, lambda a: np.ascontiguousarray(a.reshape(tensor.shape)[:, start:stop]), tensor.dtype, shape)
+    return LazyTensor(
+        tensor, lambda a: np.ascontiguousarray(a.reshape(tensor.shape)[:, start:stop]), tensor.dtype, shape
+    )
 
 
 def _zeros(b: Builder, bias: Value) -> Value:

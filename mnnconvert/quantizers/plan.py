@@ -17,8 +17,8 @@ class LayerPlan:
     """One weight: where it is, what it becomes, and its size in bytes before and after (scales included).
 
     `rows` runs of `columns` weights have scales of their own; `block` counts columns (0: one scale per run) and
-    `block_channels` input channels; `half_scales` stores scales as float16. `reason` says why a weight is left as it is. `error` is the root mean square of
-    the change relative to that of the weight, known after the work.
+    `block_channels` input channels; `half_scales` stores scales as float16. `reason` says why a weight is left as it
+    is. `error` is the root mean square of the change relative to that of the weight, known after the work.
     """
 
     name: str
@@ -78,13 +78,18 @@ def _layer(node: Node, recipe: Recipe) -> LayerPlan:
         layer.precision, layer.bytes_after = "float16", tensor.nbytes
     if not recipe.changes_weights:
         return layer
-    if getattr(node.op, "form").table != "Convolution2D":
+    if not _is_convolution(node):
         layer.reason = f"weights of {node.op.kind} have no coded form"
         return layer
     if isinstance(tensor, CodedTensor) and recipe.bits == tensor.coded.bits and not recipe.block:
         layer.reason = "coded in the source already"
         return layer
     return _half(layer) if recipe.half else _coded(layer, node, recipe)
+
+
+def _is_convolution(node: Node) -> bool:
+    form = getattr(node.op, "form", None)
+    return form is not None and form.table == "Convolution2D"
 
 
 def _size(weight: Value) -> int:
@@ -126,7 +131,7 @@ def _does_not_fit(layer: LayerPlan, recipe: Recipe) -> Diagnostic:
     channels = str(shape[1]) if len(shape) > 1 else "?"
     return Diagnostic(
         "block-does-not-fit",
-        f"the {channels} input channels of '{layer.name}' cannot be cut into blocks of {recipe.block} or a little fewer",
+        f"the {channels} input channels of '{layer.name}' cannot be cut into blocks of at most {recipe.block}",
         {"weight": layer.weight.name, "channels": channels, "block": str(recipe.block)},
         "choose another --weightQuantBlock, or 0 for one scale per output channel",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import run_graph, through_file
+from graphs import run_graph, through_file
 
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir import F32, I32, Builder, Graph, Spec, verify

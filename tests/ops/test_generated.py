@@ -1,10 +1,10 @@
-"""Tests that every op gets from its samples: the shape rule agrees with the reference, and the file form is lossless."""
+"""Tests that every op gets from its samples: shape rule and reference agree, and the file form is lossless."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import through_file
+from graphs import through_file
 
 import mnnconvert.ops  # noqa: F401  (registers the ops)
 from mnnconvert.ir import Builder, Graph, Spec
@@ -31,7 +31,9 @@ def test_shape_rule_agrees_with_reference(cls, sample):
     arrays = sample.arrays()
     result = op.ref(*arrays)
     results = result if isinstance(result, tuple) else (result,)
-    contents = [a if a.dtype == np.int32 or n in sample.constant else None for n, a in zip(sample.operands, arrays, strict=True)]
+    contents = [
+        a if a.dtype == np.int32 or n in sample.constant else None for n, a in zip(sample.operands, arrays, strict=True)
+    ]
     specs = op.infer(*(Spec(a.dtype, a.shape, c) for a, c in zip(arrays, contents, strict=True)))
     for spec, array in zip(specs if isinstance(specs, tuple) else (specs,), results, strict=True):
         array = np.asarray(array)
@@ -47,7 +49,9 @@ def test_shape_rule_stands_unknown_operands(cls, sample):
     arrays = sample.arrays()
     known = [a if n in sample.constant else None for n, a in zip(sample.operands, arrays, strict=True)]
     for shapes in ([None] * len(arrays), [tuple(f"s{i}" for i in range(a.ndim)) for a in arrays]):
-        op.infer(*(Spec(a.dtype, a.shape if c is not None else s, c) for a, s, c in zip(arrays, shapes, known, strict=True)))
+        op.infer(
+            *(Spec(a.dtype, a.shape if c is not None else s, c) for a, s, c in zip(arrays, shapes, known, strict=True))
+        )
 
 
 @pytest.mark.parametrize(("cls", "sample"), CASES)

@@ -1,4 +1,4 @@
-"""ONNX model -> graph: walks the nodes, applies the import rules, and reports everything that stands in the way at once."""
+"""ONNX model -> graph: walks the nodes, applies the import rules, reports everything that stands in the way at once."""
 
 from __future__ import annotations
 
@@ -95,10 +95,14 @@ class Importer:
         given = self.shapes.get(info.name)
         if given is not None:
             if declared is not None and len(given) != len(declared):
-                raise ConversionError.of("unknown-input", f"the input '{info.name}' has rank {len(declared)}, not {len(given)}")
+                raise ConversionError.of(
+                    "unknown-input", f"the input '{info.name}' has rank {len(declared)}, not {len(given)}"
+                )
             for have, want in zip(declared or (), given, strict=False):
                 if isinstance(have, int) and have != want:
-                    raise ConversionError.of("unknown-input", f"a size of the input '{info.name}' is {have} in the model, not {want}")
+                    raise ConversionError.of(
+                        "unknown-input", f"a size of the input '{info.name}' is {have} in the model, not {want}"
+                    )
             return given
         if self.batch and declared and not isinstance(declared[0], int):
             return (self.batch, *declared[1:])
@@ -108,7 +112,9 @@ class Importer:
         for info in proto.output:
             value = scope.value(info.name)
             if isinstance(value, ValueList):
-                raise ConversionError.of("unsupported-type", f"the output '{info.name}' is a sequence; MNN returns tensors")
+                raise ConversionError.of(
+                    "unsupported-type", f"the output '{info.name}' is a sequence; MNN returns tensors"
+                )
             scope.builder.output(value, info.name)
             if info.type.WhichOneof("value") == "tensor_type" and _elem_type(info):
                 _note_type(scope.builder.graph, info.name, _elem_type(info), value.dtype)
@@ -117,8 +123,16 @@ class Importer:
 class Scope:
     """The names that a list of nodes sees: a graph, the body of a function or of a loop."""
 
-    def __init__(self, importer: Importer, builder: Builder, initializers: Iterable[Any] = (), sparse: Iterable[Any] = (),
-                 opsets: Mapping[str, int] | None = None, parent: Scope | None = None, attributes: Mapping[str, Any] | None = None):  # fmt: skip
+    def __init__(
+        self,
+        importer: Importer,
+        builder: Builder,
+        initializers: Iterable[Any] = (),
+        sparse: Iterable[Any] = (),
+        opsets: Mapping[str, int] | None = None,
+        parent: Scope | None = None,
+        attributes: Mapping[str, Any] | None = None,
+    ):
         self.importer = importer
         self.builder = builder
         self.initializers = {t.name: t for t in initializers}
@@ -193,7 +207,9 @@ class Scope:
             return proto.s.decode("utf-8", "replace")
         if kind == 8:
             return tuple(s.decode("utf-8", "replace") for s in proto.strings)
-        raise ConversionError.of("unsupported-attribute", f"the attribute '{proto.name}' has a type that is not supported")
+        raise ConversionError.of(
+            "unsupported-attribute", f"the attribute '{proto.name}' has a type that is not supported"
+        )
 
     def translate(self, nodes: Sequence[Any]) -> None:
         """Apply the rule of every node. A refused node poisons what depends on it, so that all problems are found."""
@@ -220,7 +236,9 @@ class Scope:
         """
         self.declare(proto)
         if len(inputs) != len(proto.input):
-            raise ConversionError.of("bad-onnx-file", f"the graph '{proto.name}' takes {len(proto.input)} values, not {len(inputs)}")
+            raise ConversionError.of(
+                "bad-onnx-file", f"the graph '{proto.name}' takes {len(proto.input)} values, not {len(inputs)}"
+            )
         self.values.update(zip((i.name for i in proto.input), inputs, strict=True))
         self.translate(proto.node)
         if any(self.is_poisoned(o.name) for o in proto.output):
@@ -276,9 +294,13 @@ class Scope:
                 self._rename(value, name)
             self.values[name] = value
             self._complete(name, value)
-        missing = [n for n, v in zip(proto.output, [*results, *[None] * len(proto.output)], strict=False) if n and v is None]
+        missing = [
+            n for n, v in zip(proto.output, [*results, *[None] * len(proto.output)], strict=False) if n and v is None
+        ]
         if missing:
-            raise ConversionError.of("unsupported-attribute", f"the output '{missing[0]}' of {proto.op_type} is not supported")
+            raise ConversionError.of(
+                "unsupported-attribute", f"the output '{missing[0]}' of {proto.op_type} is not supported"
+            )
 
     def _rename(self, value: Value, name: str) -> None:
         producer = value.producer
@@ -300,7 +322,9 @@ class Scope:
         opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in function.opset_import}
         defaults = {a.name: a for a in function.attribute_proto}
         given = {a.name: a for a in proto.attribute}
-        inner = Scope(self.importer, self.builder, opsets={**self.opsets, **opsets}, parent=self, attributes={**defaults, **given})
+        inner = Scope(
+            self.importer, self.builder, opsets={**self.opsets, **opsets}, parent=self, attributes={**defaults, **given}
+        )
         inner.declared = {i.name: i for i in function.value_info}
         for formal, actual in zip(function.input, proto.input, strict=False):
             if actual:
@@ -314,7 +338,7 @@ class Scope:
 
 
 class SubgraphScope(Scope):
-    """The names inside a subgraph. A subgraph sees nothing of the outside: what it takes from there becomes an input."""
+    """The names inside a subgraph. It sees nothing of the outside: what it takes from there becomes an input."""
 
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
@@ -389,5 +413,14 @@ def _dim(dim: Any, unnamed: str) -> Dim:
 def _note_type(graph: Graph, name: str, elem_type: int, dtype: np.dtype) -> None:
     """Remember the source type of an input or output where the graph has none like it."""
     declared = NAMES.get(elem_type, "")
-    if declared != str(dtype) and declared in ("bool", "int64", "float16", "float64", "int16", "uint16", "uint32", "uint64"):
+    if declared != str(dtype) and declared in (
+        "bool",
+        "int64",
+        "float16",
+        "float64",
+        "int16",
+        "uint16",
+        "uint32",
+        "uint64",
+    ):
         graph.source_types[name] = declared

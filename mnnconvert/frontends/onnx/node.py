@@ -114,7 +114,7 @@ class OnnxNode:
         return name in self._attributes
 
     def source_type(self, index: int) -> str:
-        """The source element type of operand `index` by its ONNX name ("int64", "bool", ...), as far as it is declared."""
+        """The source element type of operand `index` by its ONNX name ("int64", "bool", ...), where it is declared."""
         return self.scope.source_type(self.proto.input[index]) if self.has(index) else ""
 
     def wants(self, index: int) -> bool:
@@ -128,5 +128,11 @@ class OnnxNode:
     def refuse(self, message: str, hint: str = "", reference: str = "unsupported-attribute") -> ConversionError:
         """An error that names this node; raise it."""
         return ConversionError.of(
-            reference, message, hint=hint, node=self.name, op=self.op_type, opset=self.opset, domain=self.proto.domain or "ai.onnx"
+            reference,
+            message,
+            hint=hint,
+            node=self.name,
+            op=self.op_type,
+            opset=self.opset,
+            domain=self.proto.domain or "ai.onnx",
         )

@@ -32,14 +32,19 @@ def load_proto(path: Path) -> Any:
         raise ConversionError.of("bad-onnx-file", f"'{path}' is empty", file=path)
     try:
         model.ParseFromString(data)
-    except Exception as error:  # noqa: BLE001  (protobuf raises classes of its own, which differ between its backends)
+    except Exception as error:
         offset = broken_at(data)
         raise ConversionError.of(
-            "bad-onnx-file", f"'{path}' is not an ONNX model: its structure breaks at byte {offset}", file=path, offset=offset
+            "bad-onnx-file",
+            f"'{path}' is not an ONNX model: its structure breaks at byte {offset}",
+            file=path,
+            offset=offset,
         ) from error
     if not model.HasField("graph") or not model.opset_import:
         missing = "graph" if not model.HasField("graph") else "opset"
-        raise ConversionError.of("bad-onnx-file", f"'{path}' is not an ONNX model: it has no {missing}", file=path, offset=0)
+        raise ConversionError.of(
+            "bad-onnx-file", f"'{path}' is not an ONNX model: it has no {missing}", file=path, offset=0
+        )
     return model
 
 

@@ -17,7 +17,8 @@ STORED: dict[int, np.dtype] = {
     1: F32, 2: U8, 3: I8, 4: np.dtype("uint16"), 5: np.dtype("int16"), 6: I32, 7: np.dtype("int64"),
     9: np.dtype("bool"), 10: np.dtype("float16"), 11: np.dtype("float64"), 12: np.dtype("uint32"),
     13: np.dtype("uint64"), 16: np.dtype(ml_dtypes.bfloat16), 17: np.dtype(ml_dtypes.float8_e4m3fn),
-    18: np.dtype(ml_dtypes.float8_e4m3fnuz), 19: np.dtype(ml_dtypes.float8_e5m2), 20: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    18: np.dtype(ml_dtypes.float8_e4m3fnuz), 19: np.dtype(ml_dtypes.float8_e5m2),
+    20: np.dtype(ml_dtypes.float8_e5m2fnuz),
 }  # fmt: skip
 PACKED: dict[int, tuple[np.dtype, int]] = {21: (U8, 4), 22: (I8, 4), 25: (U8, 2), 26: (I8, 2)}  # UINT4 INT4 UINT2 INT2
 NAMES = {
@@ -30,7 +31,7 @@ INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
 
 def graph_type(elem_type: int, name: str) -> np.dtype:
-    """The element type by which the graph represents an ONNX type; `unsupported-type` for strings and complex numbers."""
+    """The element type that stands for an ONNX type; `unsupported-type` for strings and complex numbers."""
     if elem_type in (1, 10, 11, 16, 17, 18, 19, 20):
         return F32
     if elem_type in (2, 21, 25):
@@ -41,7 +42,9 @@ def graph_type(elem_type: int, name: str) -> np.dtype:
         return I32
     kind = NAMES.get(elem_type, f"type {elem_type}")
     raise ConversionError.of(
-        "unsupported-type", f"'{name}' is a tensor of {kind}, which MNN does not have", hint="compute it outside of the model"
+        "unsupported-type",
+        f"'{name}' is a tensor of {kind}, which MNN does not have",
+        hint="compute it outside of the model",
     )
 
 
@@ -64,7 +67,9 @@ def tensor_of(proto: Any, folder: Path) -> Tensor:
 def _from_bytes(raw: bytes, dtype: np.dtype, shape: tuple[int, ...], name: str) -> np.ndarray:
     wanted = math.prod(shape) * dtype.itemsize
     if len(raw) != wanted:
-        raise ConversionError.of("bad-onnx-file", f"the tensor '{name}' of {list(shape)} holds {len(raw)} bytes instead of {wanted}")
+        raise ConversionError.of(
+            "bad-onnx-file", f"the tensor '{name}' of {list(shape)} holds {len(raw)} bytes instead of {wanted}"
+        )
     return np.frombuffer(raw, dtype).reshape(shape)
 
 
@@ -88,7 +93,9 @@ def _typed(proto: Any, shape: tuple[int, ...]) -> np.ndarray:
     try:
         array = np.asarray(numpy_helper.to_array(proto))
     except (ValueError, TypeError) as error:
-        raise ConversionError.of("bad-onnx-file", f"the tensor '{proto.name}' does not hold {list(shape)}: {error}") from error
+        raise ConversionError.of(
+            "bad-onnx-file", f"the tensor '{proto.name}' does not hold {list(shape)}: {error}"
+        ) from error
     if proto.data_type in PACKED:
         return array.astype(PACKED[proto.data_type][0])
     return array
@@ -100,7 +107,9 @@ def _external(proto: Any, shape: tuple[int, ...], folder: Path) -> Tensor:
     location = entries.get("location", "")
     path = (folder / location).resolve()
     if not location or Path(location).is_absolute() or not path.is_relative_to(folder.resolve()):
-        raise ConversionError.of("unsafe-path", f"the tensor '{proto.name}' refers to '{location}', outside of the model's folder")
+        raise ConversionError.of(
+            "unsafe-path", f"the tensor '{proto.name}' refers to '{location}', outside of the model's folder"
+        )
     if not path.is_file():
         raise ConversionError.of(
             "missing-external-data", f"'{location}', which holds the tensor '{proto.name}', does not exist",
@@ -111,13 +120,17 @@ def _external(proto: Any, shape: tuple[int, ...], folder: Path) -> Tensor:
         offset = int(entries.get("offset", "0"))
         length = int(entries["length"]) if "length" in entries else None
     except ValueError as error:
-        raise ConversionError.of("bad-onnx-file", f"the tensor '{proto.name}' has an external offset or length that is no number") from error
+        raise ConversionError.of(
+            "bad-onnx-file", f"the tensor '{proto.name}' has an external offset or length that is no number"
+        ) from error
     packed = PACKED.get(proto.data_type)
     dtype = U8 if packed else STORED[proto.data_type]
     count = -(-math.prod(shape) * packed[1] // 8) if packed else math.prod(shape)
     nbytes = count * dtype.itemsize
     if offset < 0 or (length is not None and length != nbytes) or offset + nbytes > path.stat().st_size:
-        raise ConversionError.of("truncated-file", f"'{location}' does not hold the {nbytes} bytes of the tensor '{proto.name}' at {offset}")
+        raise ConversionError.of(
+            "truncated-file", f"'{location}' does not hold the {nbytes} bytes of the tensor '{proto.name}' at {offset}"
+        )
     file = FileTensor(path, offset, dtype, (count,) if packed else shape)
     return ArrayTensor(_unpack(file.numpy(), proto.data_type, shape, proto.name)) if packed else file
 
@@ -130,8 +143,14 @@ def to_graph_type(tensor: Tensor, name: str) -> Tensor:
     if dtype.kind == "f" or dtype.name.startswith(("bfloat", "float8")):
         return LazyTensor(tensor, lambda a: a.astype(F32), F32, tuple(tensor.shape))
     array = tensor.numpy()
-    if array.size and dtype.kind in "iu" and dtype.itemsize >= 4 and (array.max() > INT32_MAX or array.min() < INT32_MIN):
+    if (
+        array.size
+        and dtype.kind in "iu"
+        and dtype.itemsize >= 4
+        and (array.max() > INT32_MAX or array.min() < INT32_MIN)
+    ):
         raise ConversionError.of(
-            "int64-range", f"'{name}' holds {array.max() if array.max() > INT32_MAX else array.min()}, MNN has 32-bit integers"
+            "int64-range",
+            f"'{name}' holds {array.max() if array.max() > INT32_MAX else array.min()}, MNN has 32-bit integers",
         )
     return ArrayTensor(array.astype(I32))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import import_proto
+from graphs import import_proto
 from onnx_cases import check, model, refusal
 
 X = np.array([[-90.0, -3.0, -1.25, -0.5], [-1e-3, 0.0, 1e-3, 0.4], [0.9, 2.5, 7.0, 90.0]], np.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import import_proto, run_graph, through_file
+from graphs import import_proto, run_graph, through_file
 from onnx_cases import check, model
 
 from mnnconvert.ops.generators import Fill

@@ -54,7 +54,7 @@ def test_computed_axes_need_a_known_number(rng):
 def test_over_nothing(name, want):
     text = f"(float[0,3] x) => (float[1,3] y) {{ y = Reduce{name}(x, a) }}"
     arrays = {"x": np.zeros((0, 3), "float32"), "a": np.array([0])}
-    check(text, arrays, opset=20, rtol=0, want={"y": np.full((1, 3), want if np.isinf(want) else want, "float32")})
+    check(text, arrays, opset=20, rtol=0, want={"y": np.full((1, 3), want, "float32")})
 
 
 @pytest.mark.parametrize("kind", ["int32", "uint8", "bool"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import import_proto
+from graphs import import_proto
 from onnx_cases import check, model, refusal
 
 
