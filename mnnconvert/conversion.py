@@ -130,19 +130,15 @@ class Conversion:
 
     def _rewrite(self, graph: Graph) -> None:
         from mnnconvert.passes.pipeline import run_pipeline
-        from mnnconvert.passes.split_channels import SplitChannels
 
         self.progress("rewrite", 0.0)
-        block = self.options.weight_quant_block
+        names = ("convert_matmul_to_conv", "use_gelu_approximation")
         self.report.passes = run_pipeline(
             graph,
             level=self.options.optimize_level,
             target=self.options.target,
             disabled=self.options.disable_pass,
-            options={
-                name: getattr(self.options, name) for name in ("convert_matmul_to_conv", "use_gelu_approximation")
-            },
-            quantize=SplitChannels(block) if block else None,
+            options={n: getattr(self.options, n) for n in names} | {"block": self.options.weight_quant_block},
             hook=self._after_pass if self.options.dump_pass or self.options.debug else None,
         )
         self.report.nodes_after = sum(len(g.nodes) for g in graph.graphs())
@@ -267,8 +263,9 @@ class Conversion:
         self.progress("verify", 0.5)
         quantized = recipe_of(self.options).changes_weights
         tolerance = Tolerance(ANY_ERROR if quantized else self.options.tolerance)
-        feeds = choose_feeds(reference, self.options.inputs, self.options.seed)
-        result = verify_engines(reference, SessionEngine(load(path)), feeds, tolerance)
+        candidate = SessionEngine(load(path))
+        feeds = choose_feeds(reference, candidate, self.options.inputs, self.options.seed)
+        result = verify_engines(reference, candidate, feeds, tolerance)
         if not quantized:
             self._accept(result)
             return

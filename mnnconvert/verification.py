@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import numpy as np
 
 from mnnconvert.errors import ConversionError, UsageError
 from mnnconvert.ir import Graph
+from mnnconvert.ir.types import merge
 from mnnconvert.runtime_ref.session import Session, load
 from mnnconvert.verify.compare import Tolerance
-from mnnconvert.verify.engines import Engine, OnnxRuntimeEngine, SessionEngine
+from mnnconvert.verify.engines import Engine, OnnxRuntimeEngine, SessionEngine, TensorInfo
 from mnnconvert.verify.gates import evaluate, read_gates
 from mnnconvert.verify.inputs import ladder, load_npz
 from mnnconvert.verify.mnn_engine import MnnEngine
@@ -41,7 +43,7 @@ def verify_files(
     rules = read_gates(gates) if gates is not None else []
     reference = open_source(source)
     candidate = open_candidate(mnn, engine)
-    feeds = choose_feeds(reference, inputs, seed)
+    feeds = choose_feeds(reference, candidate, inputs, seed)
     result = verify_engines(reference, candidate, feeds, Tolerance(tolerance))
     if rules:
         missed = [r for r in evaluate(rules, [run.comparison for run in result.runs if run.comparison]) if not r.passed]
@@ -56,21 +58,28 @@ def open_candidate(mnn: Path, engine: str | None) -> Engine:
     return MnnEngine(mnn) if engine == "mnn" else SessionEngine(load(mnn))
 
 
-def choose_feeds(reference: Engine, inputs: Any, seed: int) -> list[Feeds | Iterable[Feeds]]:
-    """The given arrays, or seeded random ones: at two sizes when the model leaves sizes open."""
+def choose_feeds(reference: Engine, candidate: Engine, inputs: Any, seed: int) -> list[Feeds | Iterable[Feeds]]:
+    """The given arrays, or seeded random ones: at two sizes when both models leave sizes open."""
+    infos = _common_inputs(reference, candidate)
     if inputs is not None:
-        return [inputs if isinstance(inputs, Mapping) else load_npz(inputs, reference.inputs)]
-    if not reference.inputs:
+        return [inputs if isinstance(inputs, Mapping) else load_npz(inputs, infos)]
+    if not infos:
         return [{}]
-    first: list[Feeds | Iterable[Feeds]] = [ladder(reference.inputs, seed)]
-    dynamic = any(not isinstance(d, int) for info in reference.inputs for d in info.shape or ("?",))
-    return [*first, ladder(reference.inputs, seed + 1, variant=1)] if dynamic else first
+    first: list[Feeds | Iterable[Feeds]] = [ladder(infos, seed)]
+    dynamic = any(not isinstance(d, int) for info in infos for d in info.shape or ("?",))
+    return [*first, ladder(infos, seed + 1, variant=1)] if dynamic else first
+
+
+def _common_inputs(reference: Engine, candidate: Engine) -> list[TensorInfo]:
+    """The inputs of the reference, with the sizes that the candidate fixes."""
+    fixed = {info.name: info.shape for info in candidate.inputs}
+    return [replace(info, shape=merge(info.shape, fixed.get(info.name))) for info in reference.inputs]
 
 
 def verify_graph(reference: Engine, graph: Graph, inputs: Any, tolerance: float, seed: int) -> VerificationResult:
     """A graph in memory, run by our executor, against a source engine."""
     candidate = SessionEngine(Session(graph))
-    return verify_engines(reference, candidate, choose_feeds(reference, inputs, seed), Tolerance(tolerance))
+    return verify_engines(reference, candidate, choose_feeds(reference, candidate, inputs, seed), Tolerance(tolerance))
 
 
 def recorded_case(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -28,10 +28,10 @@ def print_conversion(report: Record, verification: list[str], options: Conversio
     out.detail(f"Size      {planned_sizes(report) if options.plan else sizes(report)}")
     for note in report["diagnostics"]:
         out.diagnostic(Diagnostic(**note), label="note", style="yellow") if not out.quiet else None
-    if report["quantized"] is not None and verification:
+    if report.get("quantized") is not None and verification:
         verification = [f"the float graph: {verification[0]}", *verification[1:]]
     _print_verdict(verification, options, out)
-    _print_quantized(report["quantized"], out)
+    _print_quantized(report.get("quantized"), out)
     out.detail("Plan only: nothing was written." if options.plan else f"Wrote     {report['target']}", "bold")
     out.detail(f"Took      {report['seconds']:.2f} s")
 

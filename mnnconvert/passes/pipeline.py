@@ -56,7 +56,8 @@ PHASES = (
         Entry("fuse_norm:FuseNorm"), Entry("fuse_gelu:FuseGelu"),
         Entry("fuse_gelu:ApproximateGelu", option="use_gelu_approximation"), Entry("fuse_swish:FuseSwish"),
         Entry("fuse_affine:FuseAffine"), Entry("fuse_input_affine:FuseInputAffine"), Entry("matmul:FuseMatMulBias"),
-        Entry("matmul:ConvertMatMul", option="convert_matmul_to_conv"), Entry("fuse_activation:FuseActivation"),
+        Entry("matmul:ConvertMatMul", option="convert_matmul_to_conv"),
+        Entry("split_channels:SplitChannels", option="block"), Entry("fuse_activation:FuseActivation"),
         Entry("fuse_padding:FusePadding"), Entry("sizes:ResolveSizes"), Entry("constants:FoldConstants"),
         Entry("reshapes:ResolveReshapes"), Entry("reshapes:MergeReshapes"),
         Entry("no_ops:RemoveNoOps"), Entry("constants:ShareConstants"),
@@ -70,7 +71,7 @@ PHASES = (
     Phase("names", "Let every output leave under its name.", (Entry("names:NameOutputs", level=0),)),
 )  # fmt: skip
 
-DEFAULTS = {"convert_matmul_to_conv": True, "use_gelu_approximation": False}
+DEFAULTS = {"convert_matmul_to_conv": True, "use_gelu_approximation": False, "block": 0}
 
 
 def entries() -> Iterator[tuple[Phase, Entry]]:
