@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 
+from mnnconvert.ir.tensor import Tensor
 from mnnconvert.ir.types import Shape
 
 Fields = Mapping[str, Any]  # contents of a parameter table: enum members by name, nested tables as mappings
@@ -60,6 +61,15 @@ class Op:
     def kind(self) -> str:
         return type(self).__name__
 
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    def __repr__(self) -> str:
+        return f"{self.kind}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
     def infer(self, *inputs: Any, **named: Any) -> Any:
         """Spec (or tuple of Specs) of the results from those of the operands; ValueError where these do not fit."""
         raise TypeError(f"{self.kind} has no shape rule")
@@ -67,6 +77,13 @@ class Op:
     def ref(self, *arrays: Any, **named: Any) -> Any:
         """The definition of the op, in numpy."""
         raise TypeError(f"{self.kind} has no reference")
+
+    def view(self, tensor: Tensor, shape: Any) -> Tensor | None:
+        """The result, of a known shape, as a view of a constant first operand, so that coded weights stay coded.
+
+        None where it is something else.
+        """
+        return None
 
     def subgraphs(self) -> tuple[str, ...]:
         """Names of the graphs that the op runs."""
@@ -136,7 +153,7 @@ def register(*types: str) -> Callable[[type[AnyOp]], type[AnyOp]]:
     """Class decorator: make a frozen dataclass of an op and let files with its OpType (and `types`) be read as it."""
 
     def add(cls: type[AnyOp]) -> type[AnyOp]:
-        made = dataclass(frozen=True)(cls)
+        made = dataclass(frozen=True, eq=False, repr=False)(cls)  # `Op` has these: compiling them per class is slow
         for name in dict.fromkeys((made.form.type, *types)):
             if name in READERS:
                 raise TypeError(f"{name} is read as {READERS[name].__name__} already")
