@@ -111,22 +111,13 @@ class Conversion:
         return graph
 
     def _read_mnn(self, shapes: dict[str, Shape]) -> Graph:
-        from mnnconvert.ir import CodedTensor, HalfTensor
         from mnnconvert.schema.reader import read_model
 
         if shapes or self.options.batch:
             raise UsageError.of(
                 "option-without-effect", "input sizes can only be fixed while a source model is converted"
             )
-        graph = read_model(self.source)
-        stored = [v for g in graph.graphs() for v in g.constants() if isinstance(v.tensor, CodedTensor | HalfTensor)]
-        if stored and recipe_of(self.options).changes_weights:
-            self.note(
-                "rounded-twice",
-                f"{len(stored)} weights of '{self.source.name}' were rounded before and are rounded again",
-                "convert from the float model where you have it",
-            )
-        return graph
+        return read_model(self.source)
 
     def _rewrite(self, graph: Graph) -> None:
         from mnnconvert.passes.pipeline import run_pipeline
@@ -158,6 +149,7 @@ class Conversion:
         from mnnconvert.quantizers.plan import plan_weights
 
         self.report.layers = plan_weights(graph, recipe)
+        self._note_rounded_twice(recipe)
         if recipe.block:
             smaller = [x for x in self.report.layers if x.block_channels not in (0, recipe.block)]
             if smaller:
@@ -167,6 +159,18 @@ class Conversion:
                     "block below it that does, with scales in half precision",
                 )
         return self.report.layers
+
+    def _note_rounded_twice(self, recipe: Recipe) -> None:
+        from mnnconvert.ir import CodedTensor, HalfTensor
+
+        tensors = [x.weight.tensor for x in self.report.layers if recipe.bits and not x.reason]
+        stored = {id(t) for t in tensors if isinstance(t, CodedTensor | HalfTensor)}
+        if stored:
+            self.note(
+                "rounded-twice",
+                f"{len(stored)} weights of '{self.source.name}' were rounded before and are rounded again",
+                "convert from the float model where you have it",
+            )
 
     def _check_target(self) -> None:
         """Find out that nothing can be written before the work, not after it."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from mnnconvert.errors import ConversionError, MnnConvertError
 from mnnconvert.ir.graph import Graph, Node, Operation, Value
-from mnnconvert.ir.tensor import ArrayTensor, Tensor
+from mnnconvert.ir.tensor import ArrayTensor, Tensor, is_coded
 from mnnconvert.ir.types import Shape, Spec, format_shape, known
 
 FOLD_BYTES = 1 << 20  # a result up to this size is always worth computing once
@@ -79,9 +79,14 @@ class Builder:
         """Append `op` applied to `inputs`.
 
         Returns its value, or a tuple of values where the op has several results or `names` is given. The shape rule
-        runs now; where all inputs are known and the result is small, so does the reference (the value rule).
+        runs now; where all inputs are known and the result is small, so does the reference (the value rule). A view of
+        coded weights is a constant at once, with the same codes.
         """
         specs = self._infer(op, inputs)
+        view = coded_view(op, inputs, specs)
+        if view is not None and names is None:
+            return self.constant(view, name)
+        specs = self._folded(op, inputs, specs)
         wanted = list(names) if names is not None else [name] * len(specs)
         outputs = [
             Value(self.unique(n or self._default(op, i)), s) for i, (n, s) in enumerate(zip(wanted, specs, strict=True))
@@ -103,7 +108,10 @@ class Builder:
                 f"{op.kind} cannot take {', '.join(format_shape(v.shape) for v in inputs)}: {error}",
                 node=", ".join(self.origin) or self.scope,
             ) from error
-        specs = (result,) if isinstance(result, Spec) else result
+        return (result,) if isinstance(result, Spec) else result
+
+    def _folded(self, op: Operation, inputs: Sequence[Value], specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
+        """The specs with the contents of the results where those can be known."""
         if all(s.constant is None for s in specs):
             contents = fold(op, inputs, specs)
             if contents is not None:
@@ -142,6 +150,14 @@ def fold(op: Operation, inputs: Sequence[Value], specs: Sequence[Spec]) -> list[
             return None  # left to fail at run time, where the message names the node
     results = result if isinstance(result, tuple) else (result,)
     return [np.asarray(r) for r in results]
+
+
+def coded_view(op: Operation, inputs: Sequence[Value], specs: Sequence[Spec]) -> Tensor | None:
+    """The result of an op that only reshapes or transposes coded weights: the same codes."""
+    tensor = inputs[0].tensor if inputs else None
+    if tensor is None or not is_coded(tensor) or len(specs) != 1 or not known(specs[0].shape):
+        return None
+    return op.view(tensor, specs[0].shape)
 
 
 def _is_known(value: Value) -> bool:

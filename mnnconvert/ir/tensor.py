@@ -185,6 +185,27 @@ class ReshapedTensor(_Sized):
         self.source.write_to(stream)
 
 
+def transposed(matrix: Tensor) -> Tensor:
+    """The transpose of a matrix as a view; that of a transpose is its source."""
+    return matrix.source if isinstance(matrix, TransposedMatrix) else TransposedMatrix(matrix)
+
+
+def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The same data under another shape; coded weights stay coded."""
+    if isinstance(tensor, ReshapedTensor):
+        tensor = tensor.source
+    if tuple(tensor.shape) == shape:
+        return tensor
+    return CodedTensor(tensor.coded, shape) if isinstance(tensor, CodedTensor) else ReshapedTensor(tensor, shape)
+
+
+def is_coded(tensor: Tensor | None) -> bool:
+    """Whether a tensor is coded weights, or a view of them."""
+    while isinstance(tensor, TransposedMatrix | ReshapedTensor):
+        tensor = tensor.source
+    return isinstance(tensor, CodedTensor)
+
+
 def row_blocks(tensor: Tensor, rows: int) -> Iterator[np.ndarray]:
     """The data of a tensor as consecutive blocks of rows [k, size/rows], without holding more than needed."""
     if isinstance(tensor, ReshapedTensor):

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from mnnconvert.ir import tensor as tensors
+from mnnconvert.ir.tensor import Tensor
 from mnnconvert.ir.types import (
     I32,
     Dim,
@@ -65,8 +67,15 @@ def _copied(shape: Shape | None, index: int) -> Dim:
     return shape[index]
 
 
+class _View(Op):
+    """An op whose result holds the elements of its first operand in the same order."""
+
+    def view(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+        return tensors.reshaped(tensor, shape)
+
+
 @register()
-class Reshape(Op):
+class Reshape(_View):
     """The elements of x in row order in another shape. Operands: x[, shape int32]; without shape, `dims` is it.
 
     -1 (at most one) is inferred. 0 copies the size at that place; with `dim_type` NHWC it is a literal 0.
@@ -136,7 +145,7 @@ def unsqueezed(shape: Shape, axes: Sequence[int]) -> Shape:
 
 
 @register()
-class Squeeze(Op):
+class Squeeze(_View):
     """x without axes of size 1: `axes`, or the operand axes int32, or all of size 1 when neither names any."""
 
     axes: tuple[int, ...] = ()
@@ -165,7 +174,7 @@ class Squeeze(Op):
 
 
 @register()
-class Unsqueeze(Op):
+class Unsqueeze(_View):
     """x with axes of size 1 put in: `axes`, or the operand axes int32; they count in the result."""
 
     axes: tuple[int, ...] = ()
@@ -194,7 +203,7 @@ class Unsqueeze(Op):
 
 
 @register()
-class ExpandDims(Op):
+class ExpandDims(_View):
     """x with one axis of size 1 put in at `axis`, or where the operand axis int32 says."""
 
     axis: int = 0
@@ -215,7 +224,7 @@ class ExpandDims(Op):
 
 
 @register()
-class Flatten(Op):
+class Flatten(_View):
     """Two dimensions, split before `axis`; with `end_axis` not 0 the axes `axis`..`end_axis` merged into one."""
 
     axis: int = 1
@@ -267,6 +276,9 @@ class Permute(Op):
 
     def ref(self, x: np.ndarray) -> np.ndarray:
         return np.transpose(x, _order(self.dims, x.ndim))
+
+    def view(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+        return tensors.transposed(tensor) if _order(self.dims, len(tensor.shape)) == [1, 0] else None
 
     def emit(self, *inputs: Spec) -> Emission:
         """The order is written out where it can be: the runtime does not stand an empty one."""

@@ -7,8 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mnnconvert.ir import ArrayTensor, FileTensor, Graph, Node, ReshapedTensor, Spec, Tensor, TransposedMatrix, Value
-from mnnconvert.ir.builder import fold
+from mnnconvert.ir import (
+    ArrayTensor,
+    CodedTensor,
+    FileTensor,
+    Graph,
+    Node,
+    ReshapedTensor,
+    Spec,
+    Tensor,
+    TransposedMatrix,
+    Value,
+)  # fmt: skip
+from mnnconvert.ir.builder import coded_view, fold
 from mnnconvert.ir.tensor import content_digest, fingerprint
 from mnnconvert.passes.base import GraphPass, Notes, forward, unlink
 
@@ -24,6 +35,11 @@ class FoldConstants(GraphPass):
     def change(self, graph: Graph, notes: Notes) -> int:
         folded: set[Node] = set()
         for node in graph.nodes:
+            view = coded_view(node.op, node.inputs, [v.spec for v in node.outputs])
+            if view is not None:
+                folded.add(node)
+                node.output.tensor, node.output.producer = view, None
+                continue
             contents = _contents(node)
             if contents is not None:
                 folded.add(node)
@@ -85,4 +101,6 @@ def _identity(tensor: Tensor) -> Hashable:
         return "transposed", _identity(tensor.source)
     if isinstance(tensor, ReshapedTensor):
         return "reshaped", tensor.shape, _identity(tensor.source)
+    if isinstance(tensor, CodedTensor):
+        return "coded", id(tensor.coded), tensor.shape
     return "tensor", id(tensor)

@@ -10,7 +10,7 @@ import numpy as np
 from mnnconvert.ir import ArrayTensor, Node, Value
 from mnnconvert.passes.pattern import Constant, Pattern, Tracer
 from mnnconvert.passes.rewrite import Maker, RewritePass, Rule
-from mnnconvert.passes.weights import channel_factor, scaled
+from mnnconvert.passes.weights import channel_factor, keeps_codes, scaled
 
 
 def convolved(op: Tracer, x: Pattern, w: Pattern, b: Pattern, size: Pattern) -> Pattern:
@@ -53,6 +53,9 @@ class _IntoWeights(Rule):
         for value in (scale, shift):
             if value is not None and per_channel(value, _channels(conv), _rank(value, root)) is None:
                 return f"'{value.name}' is not one number per channel"
+        weight = conv.inputs[1].tensor
+        if scale is not None and weight is not None and not keeps_codes(weight, _shaped(scale, conv, root)):
+            return f"the codes of '{conv.inputs[1].name}' have no scale per channel"
         return None
 
     def affine(self, op: Maker, root: Node, conv: Node, scale: Value | None, shift: Value | None, sign: int = 1) -> Any:
@@ -60,10 +63,9 @@ class _IntoWeights(Rule):
         channels = _channels(conv) or 0
         weight, bias = conv.inputs[1], _bias(conv, channels)
         if scale is not None:
-            factor = _vector(scale, channels, root)
             tensor = weight.tensor if weight.tensor is not None else ArrayTensor(np.asarray(weight.constant))
-            shaped = channel_factor(factor, tuple(tensor.shape), conv.op.group, conv.op.kind == "Deconvolution")  # type: ignore[attr-defined]
-            weight, bias = op.constant(scaled(tensor, shaped), weight.name), bias * factor
+            weight = op.constant(scaled(tensor, _shaped(scale, conv, root)), weight.name)
+            bias = bias * _vector(scale, channels, root)
         if shift is not None:
             bias = bias + np.float32(sign) * _vector(shift, channels, root)
         name = conv.inputs[2].name if len(conv.inputs) > 2 and not conv.inputs[2].name.endswith("/const") else ""
@@ -80,6 +82,16 @@ def _vector(value: Value, channels: int, root: Node) -> np.ndarray:
     vector = per_channel(value, channels, _rank(value, root))
     assert vector is not None  # `check` has seen it
     return vector
+
+
+def _shaped(scale: Value, conv: Node, root: Node) -> np.ndarray:
+    """A factor per channel shaped to multiply the weight."""
+    op: Any = conv.op
+    factor = _vector(scale, _channels(conv) or 0, root)
+    if np.all(factor == factor[:1]):
+        return factor[:1].reshape(1, 1, 1, 1)
+    shape = tuple(d for d in conv.inputs[1].shape or () if isinstance(d, int))
+    return channel_factor(factor, shape, op.group, op.kind == "Deconvolution")
 
 
 def _bias(conv: Node, channels: int) -> np.ndarray:

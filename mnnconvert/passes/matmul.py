@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.ir import Node, ReshapedTensor, TransposedMatrix, Value
+from mnnconvert.ir import Node, Value
+from mnnconvert.ir.tensor import reshaped, transposed
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.shape import Reshape, ShapeOf
@@ -64,9 +65,9 @@ class ConstantMatMul(Rule):
 
     def replace(self, op: Maker, root: Node, x: Value, w: Value, bias: Value | None, product: Node) -> Any:
         assert w.tensor is not None
-        tensor = w.tensor if product.op.transpose_b else TransposedMatrix(w.tensor)  # type: ignore[attr-defined]
+        tensor = w.tensor if product.op.transpose_b else transposed(w.tensor)  # type: ignore[attr-defined]
         outputs, inputs = tensor.shape
-        weight = op.constant(ReshapedTensor(tensor, (outputs, inputs, 1, 1)), w.name)
+        weight = op.constant(reshaped(tensor, (outputs, inputs, 1, 1)), w.name)
         given = bias if bias is not None and bias.shape == (outputs,) else op.constant(_spread(bias, outputs))
         rows = op.add(Reshape((-1, inputs, 1, 1)), x)
         y = op.add(Convolution(), rows, weight, given, name=f"{root.name}{SUFFIX}")

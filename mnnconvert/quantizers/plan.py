@@ -81,10 +81,20 @@ def _layer(node: Node, recipe: Recipe) -> LayerPlan:
     if not _is_convolution(node):
         layer.reason = f"weights of {node.op.kind} have no coded form"
         return layer
-    if isinstance(tensor, CodedTensor) and recipe.bits == tensor.coded.bits and not recipe.block:
+    if isinstance(tensor, CodedTensor) and (recipe.half or _as_asked(tensor, recipe)):
         layer.reason = "coded in the source already"
         return layer
     return _half(layer) if recipe.half else _coded(layer, node, recipe)
+
+
+def _as_asked(tensor: CodedTensor, recipe: Recipe) -> bool:
+    """Whether the codes have the bits and the blocks that the recipe wants."""
+    channels = tensor.shape[1] if len(tensor.shape) > 1 else 1
+    block = channels // tensor.coded.blocks
+    same = (
+        tensor.coded.blocks == 1 if not recipe.block else block == (fitting_block(channels, recipe.block) or channels)
+    )
+    return recipe.bits == tensor.coded.bits and same
 
 
 def _is_convolution(node: Node) -> bool:

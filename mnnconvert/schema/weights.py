@@ -106,8 +106,8 @@ class WeightStore:
     def embed(self, table: Table, names: Sequence[str], tensors: Sequence[Tensor]) -> None:
         """Store constant operands inside an op's table, or in the external file where the table can refer to it."""
         first = tensors[0]
-        if isinstance(first, CodedTensor | HalfTensor) and isinstance(table, tables.Convolution2D):
-            self._embed_coded(table, self._coding(first), tensors[1])
+        if isinstance(table, tables.Convolution2D) and _has_coding(first, table):
+            self._embed_coded(table, self._coding(first), tensors[1])  # type: ignore[arg-type]
         elif self.external is not None and hasattr(table, "external") and not isinstance(table, tables.Convolution3D):
             table.external = self.external.place(*(self.vector(t) for t in tensors))
         else:
@@ -135,6 +135,13 @@ class WeightStore:
         elif coding.alpha.size:
             quan.alpha = coding.alpha
         table.bias = self.vector(bias)
+
+
+def _has_coding(tensor: Tensor, table: tables.Convolution2D) -> bool:
+    """Whether a table can hold a tensor as it is coded: it takes scales per output channel."""
+    if isinstance(tensor, CodedTensor):
+        return table.common is not None and len(tensor.coded.codes) == table.common.outputCount
+    return isinstance(tensor, HalfTensor)
 
 
 _NOTHING = np.empty(0, np.uint8)
