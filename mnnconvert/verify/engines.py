@@ -36,13 +36,19 @@ class TensorInfo:
 
 
 class Engine(Protocol):
-    """Runs one model. `exact_kinds` is False where the runtime stands int32 in for bool and narrow integers."""
+    """Runs one model. `exact_kinds` is False where the runtime stands int32 in for bool and narrow integers.
+
+    `notes` says what a reader of its answers has to know.
+    """
 
     @property
     def name(self) -> str: ...
 
     @property
     def exact_kinds(self) -> bool: ...
+
+    @property
+    def notes(self) -> Sequence[str]: ...
 
     @property
     def inputs(self) -> Sequence[TensorInfo]: ...
@@ -59,6 +65,7 @@ class SessionEngine:
     """Our own executor: anything with `inputs`, `outputs` (name, dtype, shape) and `run(feeds)`."""
 
     exact_kinds = True
+    notes = ()
 
     def __init__(self, session: Any, name: str = "mnnconvert"):
         self.name = name
@@ -79,6 +86,7 @@ class OnnxRuntimeEngine:
 
     onnxruntime refuses a few legal models; for these it is given an equal one (see `onnx_repair`): nodes of one name
     are renamed when the model is opened, and SAME padding with dilation becomes explicit once a run fixes the sizes.
+    Products of unsigned and signed bytes, which may saturate, are made exact and noted (see `onnx_saturation`).
     """
 
     name = "onnxruntime"
@@ -87,6 +95,7 @@ class OnnxRuntimeEngine:
     def __init__(self, path: str | Path, *, threads: int = 1, optimize: bool = False):
         self.path = Path(path)
         self._threads, self._optimize = threads, optimize
+        self.notes: list[str] = []
         self._session = self._open()
         self.inputs = [self._describe(value) for value in self._session.get_inputs()]
         self.outputs = [self._describe(value) for value in self._session.get_outputs()]
@@ -118,11 +127,14 @@ class OnnxRuntimeEngine:
             raise self._failed("could not run the model", problem) from problem
 
     def _open(self) -> Any:
+        from mnnconvert.verify.onnx_saturation import may_saturate
+
         _require_onnxruntime()
+        exact = may_saturate(self.path)
         try:
-            return self._session_of(str(self.path))
+            return self._session_of(self._model().SerializeToString() if exact else str(self.path))
         except _refusals() as problem:
-            if "same node name" not in str(problem):
+            if exact or "same node name" not in str(problem):
                 raise self._failed("could not open the model", problem) from problem
         try:
             return self._session_of(self._model().SerializeToString())
@@ -130,12 +142,22 @@ class OnnxRuntimeEngine:
             raise self._failed("could not open the model", problem) from problem
 
     def _model(self) -> onnx.ModelProto:
-        """The file with unique node names; external tensors stay references that onnxruntime follows."""
+        """The file with unique node names and exact products; external tensors stay references that are followed."""
         import onnx
+        from google.protobuf.message import DecodeError
 
         from mnnconvert.verify.onnx_repair import with_unique_node_names
+        from mnnconvert.verify.onnx_saturation import with_unsigned_factors
 
-        return with_unique_node_names(onnx.load(str(self.path), load_external_data=False))
+        try:
+            model = with_unique_node_names(onnx.load(str(self.path), load_external_data=False))
+        except DecodeError as problem:
+            raise self._failed("could not open the model", problem) from problem
+        moved = with_unsigned_factors(model)
+        if moved:
+            kinds = ", ".join(dict.fromkeys(moved))
+            self.notes = [f"{self.name} ran {kinds} with its signed operand made unsigned, as mixed sums may saturate"]
+        return model
 
     def _session_of(self, source: str | bytes) -> Any:
         import onnxruntime

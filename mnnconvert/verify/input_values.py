@@ -51,12 +51,22 @@ def _maker(name: str, dtype: np.dtype) -> Maker:
 def _float_maker(words: set[str]) -> Maker:
     if words & {"scale", "scales", "factor"}:
         return lambda random, shape, shapes, step: random.uniform(1.0, 2.0, shape)
+    if words & {"roi", "rois", "box", "boxes"}:
+        return _corners
     spread = 0.1 if words & {"audio", "wave", "waveform", "wav"} else 1.0
     return lambda random, shape, shapes, step: spread * random.standard_normal(shape)
 
 
 def _range(dtype: np.dtype) -> tuple[int, int]:
     return np.iinfo(dtype).min, np.iinfo(dtype).max + 1
+
+
+def _corners(random: np.random.Generator, shape: Shape, shapes: Shapes, step: Step) -> np.ndarray:
+    """Regions x1, y1, x2, y2 with the second corner behind the first; engines disagree about others."""
+    if not shape or shape[-1] != 4:
+        return random.standard_normal(shape)
+    first = random.uniform(0, 8, (*shape[:-1], 2))
+    return np.concatenate([first, first + random.uniform(2, 8, first.shape)], -1)
 
 
 def _mask(random: np.random.Generator, shape: Shape, shapes: Shapes, step: Step) -> np.ndarray:

@@ -37,6 +37,7 @@ class MnnEngine:
 
     name = "mnn"
     exact_kinds = False
+    notes = ()
 
     def __init__(self, path: str | Path, *, timeout: float = 120.0):
         if not self.available():

@@ -11,7 +11,7 @@ Sizes = dict[str, list[int | None]]
 
 def with_unique_node_names(model: onnx.ModelProto) -> onnx.ModelProto:
     """Node names are only labels in ONNX, but onnxruntime wants them unique within a graph. Changes `model`."""
-    for graph in _graphs(model.graph):
+    for graph in graphs_of(model.graph):
         taken: set[str] = set()
         for index, node in enumerate(graph.node):
             if node.name in taken:
@@ -27,13 +27,14 @@ def _unused(name: str, taken: set[str]) -> str:
     return name
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The graph and all graphs inside its nodes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
                 if inner.node:
-                    yield from _graphs(inner)
+                    yield from graphs_of(inner)
 
 
 def with_explicit_pads(model: onnx.ModelProto, feeds: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
@@ -46,7 +47,7 @@ def with_explicit_pads(model: onnx.ModelProto, feeds: Mapping[str, tuple[int, ..
         if value.name in feeds:
             _fix_shape(value, feeds[value.name])
     sizes = _sizes(onnx.shape_inference.infer_shapes(model, data_prop=True))
-    for graph in _graphs(model.graph):
+    for graph in graphs_of(model.graph):
         for node in graph.node:
             if node.op_type == "Conv" and node.input[0] in sizes:
                 _pad_conv(node, sizes[node.input[0]], sizes.get(node.input[1]))

@@ -126,6 +126,7 @@ def verify_engines(
 
 def _verify(reference: Engine, candidate: Engine, choices: Iterable[Feeds], tolerance: Tolerance) -> VerificationRun:
     feeds, want, notes = _first_accepted(reference, choices)
+    notes += [*reference.notes, *candidate.notes]
     shapes = {name: tuple(np.shape(array)) for name, array in feeds.items()}
     wanted = {info.name for info in candidate.inputs}
     if unused := [name for name in feeds if name not in wanted]:

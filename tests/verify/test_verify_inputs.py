@@ -107,6 +107,12 @@ def test_resize_targets_follow_the_picture():
     assert value("new_shape", "int64", 4, others=(picture,)).tolist() == [1, 3, 10, 20]
 
 
+def test_regions_have_their_corners_in_order():
+    rois = value("rois", "float32", 50, 4)
+    assert (rois[:, 2:] - rois[:, :2] >= 2).all() and rois.min() >= 0
+    assert value("boxes", "float32", 3, 7).shape == (3, 7)  # not corners
+
+
 def test_bytes_fill_their_range():
     image = value("image", "uint8", 1, 64, 64, 3)
     assert image.min() == 0 and image.max() == 255

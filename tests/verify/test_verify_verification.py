@@ -22,6 +22,7 @@ class Fake:
     """An engine that computes y from x."""
 
     exact_kinds = True
+    notes = ()
     outputs = (TensorInfo("y", np.dtype("float32"), ("n", "m")),)
 
     def __init__(self, name: str, compute: Callable[[np.ndarray], np.ndarray], inputs: tuple[TensorInfo, ...] = (X,)):
