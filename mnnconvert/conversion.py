@@ -229,10 +229,12 @@ class Conversion:
             raise GateError.of("verification-missed", lines[0], hint="\n  ".join(lines[1:]), file=self.source)
 
     def _quantize(self, graph: Graph, layers: list[LayerPlan], recipe: Recipe) -> None:
+        from mnnconvert.quantizers.apply import apply_plan, flush_denormals, halve_constants
+
+        if self.options.align_denormalized_value:
+            flush_denormals(graph)
         if not recipe.changes_weights:
             return
-        from mnnconvert.quantizers.apply import apply_plan, halve_constants
-
         apply_plan(layers, recipe, lambda fraction: self.progress("quantize", fraction))
         if recipe.half:
             halve_constants(graph)

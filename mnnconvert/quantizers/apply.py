@@ -94,3 +94,16 @@ def halve_constants(graph: Graph) -> int:
             value.tensor = half(tensor, value.name)
             count += value.tensor is not tensor
     return count
+
+
+def flush_denormals(graph: Graph) -> None:
+    """Let every float32 constant read with denormal numbers (below 2^-126) as zero; nothing is computed yet."""
+    for inner in graph.graphs():
+        for value in inner.constants():
+            tensor = value.tensor
+            if tensor is not None and tensor.dtype == np.float32 and not isinstance(tensor, CodedTensor | HalfTensor):
+                value.tensor = LazyTensor(tensor, _flushed, np.dtype(np.float32), tuple(tensor.shape))
+
+
+def _flushed(array: np.ndarray) -> np.ndarray:
+    return np.where(np.abs(array) < np.finfo(np.float32).tiny, np.float32(0), array)
