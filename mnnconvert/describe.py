@@ -73,13 +73,19 @@ def _value(graph: Graph, name: str, value: Value, layout: str) -> dict[str, Any]
     return {
         "name": name,
         "dtype": graph.source_types.get(name, str(value.dtype)),
-        "shape": _plain(value.shape),
+        "shape": _plain(value.shape, _placeholders(graph)),
         "format": layout,
     }
 
 
-def _plain(shape: Shape | None) -> list[int | str | None] | None:
-    return None if shape is None else list(shape)
+def _plain(shape: Shape | None, placeholders: set[str]) -> list[int | str | None] | None:
+    """The sizes; None for an open one without a name of its own."""
+    return None if shape is None else [None if d in placeholders else d for d in shape]
+
+
+def _placeholders(graph: Graph) -> set[str]:
+    """The names that the reader gives to sizes without one."""
+    return {f"{v.name}.{i}" for v in graph.inputs for i in range(v.rank or 0)}
 
 
 def _weights(graph: Graph) -> Any:

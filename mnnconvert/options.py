@@ -267,6 +267,13 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         "Keep one of them; --weightQuantScaleBit 16 stores the scales of quantized weights in half precision.",
     ),
     Contradiction(
+        "--weightQuantBits",
+        "--convertMatmulToConv=0",
+        lambda o: o.weight_quant_bits > 0 and not o.convert_matmul_to_conv,
+        "matrix products can only be stored in few bits as convolutions.",
+        "Leave out one of them.",
+    ),
+    Contradiction(
         "--hqq",
         "--weightQuantAsymmetric=0",
         lambda o: o.hqq and not o.weight_quant_asymmetric,

@@ -124,6 +124,7 @@ def test_bad_keywords_are_named(keywords: dict[str, object], reference: str, men
 
 CONFLICTS: list[tuple[dict[str, object], str, str]] = [
     ({"fp16": True, "weight_bits": 4}, "--fp16", "--weightQuantBits"),
+    ({"weight_bits": 4, "convert_matmul_to_conv": False}, "--weightQuantBits", "--convertMatmulToConv=0"),
     ({"weight_bits": 4, "hqq": True, "weight_asymmetric": False}, "--hqq", "--weightQuantAsymmetric"),
     ({"weight_block": 32}, "--weightQuantBlock", "--weightQuantBits"),
     ({"hqq": True}, "--hqq", "--weightQuantBits"),
