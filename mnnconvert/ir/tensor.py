@@ -10,7 +10,6 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Protocol, runtime_checkable
 
@@ -255,10 +254,6 @@ class CodedTensor(_Sized):
         return self.coded.nbytes_encoded
 
     def numpy(self) -> np.ndarray:
-        return self.decoded
-
-    @cached_property
-    def decoded(self) -> np.ndarray:
         return self.coded.decode().reshape(self.shape)
 
     def write_to(self, stream: BinaryIO) -> None:

@@ -54,6 +54,7 @@ class Session:
         self.outputs = [TensorInfo(name, self._declared(name, v), v.shape) for name, v in graph.outputs]
         self._values = {v.name: v for v in graph.values()}
         _refuse_opaque(graph)
+        self._executor = _Executor(graph)
 
     def _declared(self, name: str, value: Value) -> np.dtype:
         return np.dtype(self.graph.source_types.get(name, str(value.dtype)))
@@ -61,7 +62,7 @@ class Session:
     def run(self, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None) -> Arrays:
         """The named outputs (all by default); any intermediate value may be named. Raises `bad-input`, `run-failed`."""
         wanted = self._wanted(outputs)
-        arrays = _Execution(self.graph, {v for _, v in wanted}).run(self._check(feeds))
+        arrays = self._executor.run(self.graph, self._check(feeds), {v for _, v in wanted})
         return {name: self._restore(name, arrays[value]) for name, value in wanted}
 
     def profile(self, feeds: Mapping[str, Any]) -> list[OpTime]:
@@ -71,7 +72,7 @@ class Session:
         def record(node: Node, seconds: float, results: Sequence[np.ndarray]) -> None:
             times.append(OpTime(node.name, node.op.kind, seconds, sum(r.nbytes for r in results)))
 
-        _Execution(self.graph, self.graph.output_values, record).run(self._check(feeds))
+        self._executor.run(self.graph, self._check(feeds), self.graph.output_values, record)
         return times
 
     def _wanted(self, outputs: Sequence[str] | None) -> list[tuple[str, Value]]:
@@ -149,35 +150,40 @@ def _check_shape(array: np.ndarray, value: Value, symbols: dict[str, int]) -> No
 Recorder = Callable[[Node, float, Sequence[np.ndarray]], None]
 
 
-class _Execution:
-    """One run over a graph: computes node by node and lets go of what nobody reads any more."""
+class _Executor:
+    """Computes graphs node by node and lets go of what nobody reads any more.
 
-    def __init__(self, graph: Graph, wanted: Iterable[Value], record: Recorder | None = None):
-        self.graph = graph
-        self.wanted = set(wanted)
-        self.record = record
+    Constants are loaded, and decoded, when an op first reads them, and kept for the next run.
+    """
 
-    def run(self, feeds: dict[Value, np.ndarray]) -> dict[Value, np.ndarray]:
-        arrays = dict(feeds)
-        left = Counter(v for n in self.graph.nodes for v in n.inputs)
-        for node in self.graph.nodes:
-            self._run_node(node, arrays)
+    def __init__(self, graph: Graph):
+        self.subgraphs = {name: inner for g in graph.graphs() for name, inner in g.subgraphs.items()}
+        self.constants: dict[Value, np.ndarray] = {}
+
+    def run(
+        self, graph: Graph, feeds: dict[Value, np.ndarray], wanted: Iterable[Value], record: Recorder | None = None
+    ) -> dict[Value, np.ndarray]:
+        arrays, kept = dict(feeds), set(wanted)
+        left = Counter(v for n in graph.nodes for v in n.inputs)
+        for node in graph.nodes:
+            operands = [self._read(v, arrays) for v in node.inputs]
+            started = time.perf_counter()
+            results = self._compute(node, operands)
+            if record is not None:
+                record(node, time.perf_counter() - started, results)
+            arrays.update(zip(node.outputs, results, strict=False))
             for value in node.inputs:
                 left[value] -= 1
-                if not left[value] and value not in self.wanted:
+                if not left[value] and value not in kept:
                     arrays.pop(value, None)
-        for value in self.wanted:
-            if value.tensor is not None:
-                arrays[value] = value.tensor.numpy()
-        return arrays
+        return {value: self._read(value, arrays) for value in kept}
 
-    def _run_node(self, node: Node, arrays: dict[Value, np.ndarray]) -> None:
-        operands = [arrays[v] if v.tensor is None else v.tensor.numpy() for v in node.inputs]
-        started = time.perf_counter()
-        results = self._compute(node, operands)
-        if self.record is not None:
-            self.record(node, time.perf_counter() - started, results)
-        arrays.update(zip(node.outputs, results, strict=False))
+    def _read(self, value: Value, arrays: dict[Value, np.ndarray]) -> np.ndarray:
+        if value.tensor is None:
+            return arrays[value]
+        if value not in self.constants:
+            self.constants[value] = value.tensor.numpy()
+        return self.constants[value]
 
     def _compute(self, node: Node, operands: list[np.ndarray]) -> Sequence[np.ndarray]:
         try:
@@ -195,14 +201,7 @@ class _Execution:
 
     def _call(self, name: str, operands: list[np.ndarray]) -> list[np.ndarray]:
         """Run a subgraph, for ops of control flow."""
-        inner = self._find(name)
-        execution = _Execution(inner, inner.output_values)
-        execution._find = self._find  # type: ignore[method-assign]
-        arrays = execution.run(dict(zip(inner.inputs, operands, strict=True)))
-        return [arrays[v] for _, v in inner.outputs]
-
-    def _find(self, name: str) -> Graph:
-        for inner in self.graph.graphs():
-            if name in inner.subgraphs:
-                return inner.subgraphs[name]
-        raise ConversionError.of("bad-mnn-file", f"there is no subgraph '{name}'")
+        inner = self.subgraphs[name]
+        outputs = [v for _, v in inner.outputs]
+        arrays = self.run(inner, dict(zip(inner.inputs, operands, strict=True)), outputs)
+        return [arrays[v] for v in outputs]
