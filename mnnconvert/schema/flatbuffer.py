@@ -15,6 +15,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from io import BytesIO
 from mmap import mmap
 from typing import Any, BinaryIO, NoReturn, TypeVar, cast, overload
 
@@ -73,11 +74,8 @@ class _LongVector:
     def write_to(self, stream: BinaryIO) -> None:
         if isinstance(self.value, np.ndarray):
             stream.write(np.ascontiguousarray(self.value).reshape(-1).view(np.uint8).data)
-            return
-        counter = _CountingStream(stream)
-        self.value.write_to(cast(BinaryIO, counter))
-        if counter.count != self.nbytes:
-            raise RuntimeError(f"{self.value!r} wrote {counter.count} bytes, not the {self.nbytes} it promised")
+        else:
+            _write_payload(self.value, stream)
 
 
 class _DigestSink:
@@ -217,11 +215,12 @@ class _Layout:
                 raise TypeError(f"{type(table).__name__}.{column.name} holds {column.dtype}, not {value.dtype}")
         elif not hasattr(value, "write_to"):
             raise TypeError(f"{type(table).__name__}.{column.name} is neither an array nor a Payload: {value!r:.60}")
-        if value.nbytes >= LONG or not isinstance(value, np.ndarray):
-            self._long_vector(value, column.dtype.itemsize).references.append(at)
+        itemsize = column.dtype.itemsize
+        if value.nbytes >= LONG:
+            self._long_vector(value, itemsize).references.append(at)
         else:
-            data = OFFSET.pack(value.size) + value.tobytes()
-            self._short.setdefault((column.dtype.itemsize, data), []).append(at)
+            data = OFFSET.pack(value.nbytes // itemsize) + _content(value)
+            self._short.setdefault((itemsize, data), []).append(at)
 
     def _long_vector(self, value: NDArray[Any] | Payload, itemsize: int) -> _LongVector:
         """The entry of this vector, shared with an equal one."""
@@ -259,6 +258,22 @@ class _Layout:
             for at in vector.references:
                 self._refer(at, start)
         return end
+
+
+def _content(value: NDArray[Any] | Payload) -> bytes:
+    """The bytes of a short vector."""
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
+    stream = BytesIO()
+    _write_payload(value, stream)
+    return stream.getvalue()
+
+
+def _write_payload(value: Payload, stream: BinaryIO) -> None:
+    counter = _CountingStream(stream)
+    value.write_to(cast(BinaryIO, counter))
+    if counter.count != value.nbytes:
+        raise RuntimeError(f"{value!r} wrote {counter.count} bytes, not the {value.nbytes} it promised")
 
 
 def _gap(position: int, itemsize: int) -> int:

@@ -123,6 +123,13 @@ def test_payloads_are_shared_with_equal_ones_and_with_arrays():
     assert all(np.array_equal(op.main.int8s, array) for op in again.oplists)
 
 
+def test_a_short_payload_is_placed_like_the_array_it_stands_for():
+    """What is read from a file is arrays: written again they have to give the same bytes."""
+    layers = [Blob(int8s=Zeros(100)), Blob(int8s=np.ones(LONG, np.int8)), Blob(int8s=np.ones(7, np.int8))]
+    data = to_bytes(Net(oplists=[Op(main=blob) for blob in layers]))
+    assert to_bytes(read(data)) == data
+
+
 def test_long_payloads_stream():
     net = Net(oplists=[Op(main=Blob(int8s=Zeros(300 << 20)))])
     sink = Sink()
