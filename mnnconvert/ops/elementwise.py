@@ -172,8 +172,8 @@ class Unary(Op):
 
 def _int_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Integer division that truncates towards zero; division by zero gives 0."""
-    safe = np.where(b == 0, 1, b)
-    return np.where(b == 0, 0, np.sign(a) * np.sign(safe) * (np.abs(a) // np.abs(safe)))
+    wide, safe = a.astype(np.int64), np.where(b == 0, 1, b).astype(np.int64)
+    return np.where(b == 0, 0, np.sign(wide) * np.sign(safe) * (np.abs(wide) // np.abs(safe)))
 
 
 def _shift(shift: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:

@@ -32,6 +32,14 @@ def _top(count, axis=None, **attributes):
     return make
 
 
+def _divide(function):
+    return lambda op, x, other: getattr(op, function)(x, other)
+
+
+WIDE = ints([2**24 + 1, -(2**24) - 3, 123456789, -987654321, 2**31 - 1, -(2**31), 65537])
+BOXES = np.random.default_rng(1).random((30, 4)).astype(np.float32)
+
+
 SIGNED = np.array([-3, -1, -2, 0, 2, -1], np.float32)
 TRUTH = ints([[4, 0, 0, -3], [0, 0, -5, 1]])
 
@@ -46,6 +54,34 @@ CASES = {
     "integer-minimum": (
         lambda op, x, other: op.MINIMUM(x, other),
         {"x": ints([2**24 + 1, -5]), "other": ints([2**25 + 1, 4])},
+    ),
+    "integer-product": (lambda op, x, other: op.MUL(x, other), {"x": WIDE, "other": WIDE[::-1].copy()}),
+    "integer-product-spread": (lambda op, x, other: op.MUL(x, other), {"x": WIDE.reshape(7, 1), "other": WIDE}),
+    "integer-product-scalar": (lambda op, x, other: op.MUL(x, other), {"x": WIDE, "other": ints(65539)}),
+    "power-of-two": (lambda op, x: op.MUL(op.constant(ints([1024])), x), {"x": WIDE}),
+    "integer-distance": (lambda op, x, other: op.SquaredDifference(x, other), {"x": WIDE, "other": WIDE[::-1].copy()}),
+    "integer-absolute": (lambda op, x: op.ABS(x), {"x": WIDE}),
+    "integer-relu": (lambda op, x: op.ReLU(x), {"x": WIDE}),
+    "integer-round": (lambda op, x: op.ROUND(x), {"x": WIDE}),
+    **{
+        f"by-zero-{name}": (_divide(name), {"x": ints([[7], [-7]]), "other": ints([0, 2, -3])})
+        for name in ("REALDIV", "FLOORDIV", "MOD", "FLOORMOD")
+    },
+    "two-vectors": (lambda op, x, other: op.MatMul(x, other), {"x": noise(9), "other": noise(9, seed=1)}),
+    "boxes-of-equal-score": (
+        lambda op, x, s: op.NonMaxSuppressionV2(
+            x, s, op.constant(ints(9)), op.constant(np.array(0.3, np.float32)), op.constant(np.array(0.25, np.float32))
+        ),
+        {"x": BOXES, "s": np.arange(30, dtype=np.float32) % 3 / 4},
+    ),
+    "one-of-ties": (_top(1, axis=1), {"x": _tied(3, 9)}),
+    "padded-positions": (
+        lambda op, x: op.Pooling(x, kernel=(3, 2), strides=(2, 1), pads=(1, 1, 0, 1), indices=True),
+        {"x": noise(2, 3, 5, 6)},
+    ),
+    "cubic": (
+        lambda op, x: op.Interp(x, resize_type=3, rule="HalfPixels", out_height=7, out_width=3),
+        {"x": noise(2, 5, 4, 6)},
     ),
     "integer-sqrt": (lambda op, x: op.SQRT(x), {"x": ints([4, 9, 16])}),
     "select": (lambda op, c, x, other: op.Select(c, x, other), {"c": TRUTH, "x": noise(2, 4), "other": noise(2, 1)}),
@@ -165,6 +201,20 @@ UNTOUCHED = {
         lambda op, c, x: op.Select(c, x, op.constant(np.array(-np.inf, np.float32))),
         {"c": TRUTH, "x": noise(2, 4)},
     ),
+    "product-of-truths": (
+        lambda op, x, other: op.MUL(op.GREATER(x, other), op.constant(ints(1000))),
+        {"x": noise(3), "other": noise(3)},
+    ),
+    "product-of-places": (
+        lambda op, x: op.MUL(op.ArgMax(x, axis=1), op.constant(ints([9]))),
+        {"x": noise(2, 3)},
+    ),
+    "half-of-whole": (lambda op, x: op.REALDIV(x, op.constant(ints(2))), {"x": TRUTH}),
+    "run-time-axes": (lambda op, x, a: op.Unsqueeze(x, a), {"x": noise(2, 3), "a": ints([0, -1])}),
+    "cubic-aligned": (
+        lambda op, x: op.Interp(x, resize_type=3, rule="AlignCorners", out_height=7, out_width=7),
+        {"x": noise(1, 1, 4, 4)},
+    ),
     "depthwise": (
         lambda op, x: op.Deconvolution(x, op.constant(noise(4, 1, 2, 2)), op.constant(noise(4)), group=4),
         {"x": noise(1, 4, 3, 3)},
@@ -187,8 +237,8 @@ REFUSED = {
         {"x": ints([1, 2, 3]), "i": ints([1, 1]), "u": ints([4, 5])},
     ),
     "cubic interpolation": (
-        lambda op, x: op.Interp(x, resize_type=3, rule="HalfPixels", out_height=7, out_width=7),
-        {"x": noise(1, 1, 4, 4)},
+        lambda op, x, s: op.Interp(x, s, resize_type=3, rule="HalfPixels"),
+        {"x": noise(1, 1, 4, 4), "s": ints([1, 1, 7, 7])},
     ),
     "wholly in the padding": (
         lambda op, x: op.Pooling(x, kernel=(1, 1), strides=(2, 2), pads=(1, 1, 0, 0)),
@@ -206,6 +256,29 @@ def test_what_has_no_form_is_refused_by_name(words):
     assert caught.value.diagnostics[0].reference == "runtime-defect"
     assert caught.value.diagnostics[0].context["node"] == "source"
     assert Legalize(target="none").run(build(make, **arrays)).changes == 0
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_negative_indices_into_a_tensor_of_unknown_rank(axis, tmp_path):
+    arrays = {"x": noise(2, 4), "i": ints([-1, 0, -4])}
+    graph = build(lambda op, x, i: op.GatherV2(x, i, op.constant(ints(axis))), **arrays)
+    graph.inputs[0].spec.shape = None
+    wanted = Session(graph).run(arrays)
+    Legalize().run(graph)
+    _agree(Session(graph).run(arrays), wanted)
+    NameOutputs().run(graph)
+    write_model(graph, tmp_path / "m.mnn")
+    with MnnEngine(tmp_path / "m.mnn", timeout=20) as engine:
+        _agree(engine.run(arrays), wanted)
+
+
+def test_shape_arithmetic_stays_as_it_is():
+    def make(op, x):
+        rows, columns = (op.GatherV2(op.ShapeOf(x), op.constant(ints(i)), op.constant(ints(0))) for i in (0, 1))
+        return op.FLOORDIV(op.MUL(op.MUL(rows, columns), op.constant(ints(64))), columns)
+
+    graph = build(make, x=("n", "m"))
+    assert Legalize().run(graph).changes == 0
 
 
 def test_small_integers_do_not_leave_as_they_are_stored():

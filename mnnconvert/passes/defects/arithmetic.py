@@ -8,6 +8,7 @@ import numpy as np
 
 from mnnconvert.ir import F32, I32, Builder, Node, Value
 from mnnconvert.ir.types import element_count, known
+from mnnconvert.ops.activation import ReLU
 from mnnconvert.ops.arrange import BroadcastTo
 from mnnconvert.ops.elementwise import COMPARISONS, Binary, Cast, Select, Unary
 from mnnconvert.ops.layout import Identity
@@ -16,9 +17,12 @@ from mnnconvert.ops.normalization import LayerNorm
 from mnnconvert.ops.reduction import Reduction
 from mnnconvert.ops.shape import Reshape
 from mnnconvert.passes.defects.base import Defect, RefusedError, shape_of
+from mnnconvert.passes.defects.ranges import EXACT, exact_product, is_exact, magnitude
 
 Made = Sequence[Value] | None
-INTEGER_UNARY = {"ABS", "NEG", "SQUARE", "SIGN"}
+INTEGER_UNARY = {"NEG", "SQUARE", "SIGN"}
+WHOLE = {"FLOOR", "CEIL", "ROUND"}  # change no integer
+DIVISIONS = {"REALDIV", "FLOORDIV", "MOD", "FLOORMOD"}
 
 
 def _less(b: Builder, node: Node) -> Made:
@@ -55,8 +59,41 @@ def _integer_extreme(b: Builder, node: Node) -> Made:
 
 def _is_small(value: Value) -> bool:
     """Whether every element is known to be exact in float32."""
-    content = value.constant
-    return content is not None and bool((abs(content.astype("int64")) <= 1 << 24).all())
+    bound = magnitude(value)
+    return bound is not None and bound <= EXACT
+
+
+def _integer_product(b: Builder, node: Node) -> Made:
+    op, (x, y) = node.op, node.inputs
+    if not isinstance(op, Binary) or op.function != "MUL" or x.dtype != I32 or op.activation or is_exact(x, y):
+        return None
+    return [exact_product(b, x, y)]
+
+
+def _integer_distance(b: Builder, node: Node) -> Made:
+    op, (x, y) = node.op, node.inputs
+    if not isinstance(op, Binary) or op.function != "SquaredDifference" or x.dtype != I32 or op.activation:
+        return None
+    return [b.add(Unary("SQUARE"), b.add(Binary("SUB"), x, y))]
+
+
+def _division(b: Builder, node: Node) -> Made:
+    """Division by zero gives 0, as in our executor; the process of the runtime ends at it."""
+    op, (x, y) = node.op, node.inputs
+    if not isinstance(op, Binary) or op.function not in DIVISIONS or x.dtype != I32 or _is_nonzero(y):
+        return None
+    by_zero = b.add(Binary("EQUAL"), y, b.ints(0))
+    quotient = b.add(op, x, b.add(Binary("ADD"), y, by_zero))
+    return [select(b, by_zero, b.ints(0), quotient)]
+
+
+def _is_nonzero(value: Value) -> bool:
+    """Whether no element is zero; sizes that are not known are taken to be positive."""
+    known = value.constant
+    if known is not None:
+        return bool((known != 0).all())
+    sizes = value.sizes
+    return sizes is not None and None not in sizes and 0 not in sizes
 
 
 def is_truth(value: Value) -> bool:
@@ -77,6 +114,11 @@ def _integer_unary(b: Builder, node: Node) -> Made:
     op, x = node.op, node.inputs[0]
     if not isinstance(op, Unary) or x.dtype != I32 or op.function in INTEGER_UNARY:
         return None
+    if op.function in WHOLE:
+        return [b.add(Identity(), x)]
+    if op.function == "ABS":
+        small = (magnitude(x) or EXACT + 1) <= EXACT
+        return None if small else [select(b, b.add(Binary("GREATER"), b.ints(0), x), b.add(Unary("NEG"), x), x)]
     return [b.add(Cast("DT_INT32"), b.add(op, b.add(Cast("DT_FLOAT"), x)))]
 
 
@@ -142,7 +184,18 @@ def _integer_relu(b: Builder, node: Node) -> Made:
     op, x = node.op, node.inputs[0]
     if x.dtype == F32:
         return None
+    if x.dtype == I32 and isinstance(op, ReLU) and op.slope == 0:
+        return [select(b, b.add(Binary("GREATER"), x, b.ints(0)), x, b.ints(0))]
     return [b.add(Cast("DT_INT32"), b.add(op, b.add(Cast("DT_FLOAT"), x)))]
+
+
+def _vectors(b: Builder, node: Node) -> Made:
+    """The product of two vectors is the sum of their products."""
+    x, y = node.inputs[:2]
+    if x.rank != 1 or y.rank != 1:
+        return None
+    total = b.add(Reduction("SUM", (0,), False), b.add(Binary("MUL"), x, y))
+    return [b.add(Binary("ADD"), total, node.inputs[2])] if len(node.inputs) > 2 else [total]
 
 
 def _norm_of_sum(b: Builder, node: Node) -> Made:
@@ -174,7 +227,11 @@ DEFECTS = (
     Defect("Binary", "MUL_SILU is computed for NC4HW4 of the transformer fusion only", _product_with_silu),
     Defect("Binary", "LOGICALXOR compares numbers, not truth values", _exclusive_or),
     Defect("Binary", "integer MINIMUM and MAXIMUM are rounded to float32", _integer_extreme),
-    Defect("Unary", "only ABS, NEG, SQUARE and SIGN are computed on integers", _integer_unary),
+    Defect("Binary", "integer MUL is rounded to float32", _integer_product),
+    Defect("Binary", "integer SquaredDifference is rounded to float32", _integer_distance),
+    Defect("Binary", "the process ends when an integer is divided by zero", _division),
+    Defect("MatMul", "two vectors crash", _vectors),
+    Defect("Unary", "only NEG, SQUARE and SIGN are computed on integers", _integer_unary),
     Defect("Select", "a choice that broadcasts is read out of bounds", _select),
     Defect("Reduction", "ASUM and SUMSQ are missing; ANY counts only positive numbers; a scalar crashes", _reduction),
     Defect("ReLU", "integers are computed as the bits of floats", _integer_relu),

@@ -9,8 +9,9 @@ import numpy as np
 
 from mnnconvert.ir import I32, Builder, Node, Value
 from mnnconvert.ir.types import known
+from mnnconvert.ops.elementwise import Binary
 from mnnconvert.ops.gather import GatherV2
-from mnnconvert.ops.shape import ShapeOf
+from mnnconvert.ops.shape import Rank, Reshape, ShapeOf
 
 Form = Callable[[Builder, Node], Sequence[Value] | None]
 
@@ -45,12 +46,24 @@ def rank_of(value: Value, what: str) -> int:
     return value.rank
 
 
-def size_of(b: Builder, value: Value, axis: int) -> Value:
-    """The size of an axis (counted from the start) as a scalar: a constant where it is known."""
-    size = value.shape[axis] if value.shape is not None else None
-    if isinstance(size, int):
-        return b.ints(size)
-    return b.add(GatherV2(), b.add(ShapeOf(), value), b.ints(axis), b.ints(0))
+def size_of(b: Builder, value: Value, axis: int | Value) -> Value:
+    """The size of an axis as a scalar: a constant where it is known. The axis may be known only at run time."""
+    if isinstance(axis, int) and value.shape is not None:
+        size = value.shape[axis]
+        if isinstance(size, int):
+            return b.ints(size)
+        axis %= len(value.shape)
+    return b.add(GatherV2(), b.add(ShapeOf(), value), _from_start(b, value, axis), b.ints(0))
+
+
+def _from_start(b: Builder, value: Value, axis: int | Value) -> Value:
+    """An axis counted from the start, as an int32 scalar."""
+    if isinstance(axis, int):
+        return b.ints(axis) if axis >= 0 else b.add(Binary("ADD"), b.add(Rank(), value), b.ints(axis))
+    rank = rank_of(value, "negative indices into an axis that is known only at run time,")
+    number = b.add(Reshape(()), axis)
+    negative = b.add(Binary("GREATER"), b.ints(0), number)
+    return b.add(Binary("ADD"), number, b.add(Binary("MUL"), negative, b.ints(rank)))
 
 
 def shape_of(b: Builder, value: Value) -> Value:

@@ -19,7 +19,7 @@ COUNTING = {"ArgMax", "ArgMin", "ShapeOf", "Size", "Rank", "Where", "NonMaxSuppr
 PASSING = {"Reshape", "Squeeze", "Unsqueeze", "Permute", "Identity", "BroadcastTo", "Flatten", "Slice", "StridedSlice"}
 
 
-def from_start(b: Builder, indices: Value, data: Value, axis: int) -> Value:
+def from_start(b: Builder, indices: Value, data: Value, axis: int | Value) -> Value:
     """`indices` with negative ones counted from the start of `axis`; itself when none can be negative."""
     if counts_from_zero(indices):
         return indices
@@ -48,19 +48,17 @@ def counts_from_zero(value: Value) -> bool:
     return producer.op.kind in PASSING and counts_from_zero(producer.inputs[0])
 
 
-def along(node: Node, operand: int, default: int, data: Value, indices: Value) -> int | None:
-    """The axis counted from the start; None where it is not needed because no index is negative."""
+def along(node: Node, operand: int, default: int, indices: Value) -> int | Value | None:
+    """The axis, as a value where it is known only at run time; None where no index is negative."""
     if counts_from_zero(indices):
         return None
     axis = axis_operand(node, operand, default)
-    if axis is None:
-        raise RefusedError("indices that may be negative along an axis that is known only at run time")
-    return axis if axis >= 0 else axis + rank_of(data, "negative indices into an axis")
+    return node.inputs[operand] if axis is None else axis
 
 
 def _gather(b: Builder, node: Node) -> Made:
     x, indices = node.inputs[:2]
-    axis = along(node, 2, getattr(node.op, "axis", 0), x, indices)
+    axis = along(node, 2, getattr(node.op, "axis", 0), indices)
     return None if axis is None else [b.add(node.op, x, from_start(b, indices, x, axis), *node.inputs[2:])]
 
 
@@ -68,8 +66,7 @@ def _axis_attribute(b: Builder, node: Node) -> Made:
     op, x = node.op, node.inputs[0]
     if not isinstance(op, Gather) or len(node.inputs) > 2 or op.axis == 0:
         return None
-    axis = op.axis if op.axis >= 0 else op.axis + rank_of(x, "a negative axis")
-    return [b.add(GatherV2(), x, from_start(b, node.inputs[1], x, axis), b.ints(axis))]
+    return [b.add(GatherV2(), x, from_start(b, node.inputs[1], x, op.axis), b.ints(op.axis))]
 
 
 def leading_sizes(b: Builder, x: Value, start: int, count: int) -> Value:

@@ -52,11 +52,9 @@ def _flatten(b: Builder, node: Node) -> Made:
 
 
 def _axes(b: Builder, node: Node) -> Made:
-    if len(node.inputs) < 2:
-        return None
-    axes = axes_operand(node, 1)
+    axes = axes_operand(node, 1) if len(node.inputs) > 1 else None
     if axes is None:
-        raise RefusedError(f"{node.op.kind} at axes that are known only at run time")
+        return None  # in an operand they are read where the table holds none
     return [b.add(Squeeze(axes) if isinstance(node.op, Squeeze) else Unsqueeze(axes), node.inputs[0])]
 
 
@@ -155,8 +153,8 @@ DEFECTS = (
     Defect("ConvertTensor", "the label of an operand wins over `source`", _convert),
     Defect("Permute", "crashes without an order", _permute),
     Defect("Flatten", "merging up to an axis loses the axes behind it", _flatten),
-    Defect("Squeeze", "axes in an operand are not read", _axes),
-    Defect("Unsqueeze", "axes in an operand are not read", _axes),
+    Defect("Squeeze", "axes in an operand are not read where the table holds some", _axes),
+    Defect("Unsqueeze", "axes in an operand are not read where the table holds some", _axes),
     Defect("Fill", "fails where the result is a scalar", _fill),
     Defect("Reverse", "a negative axis gives zeros", _reverse),
     Defect("ReverseSequence", "fails at a length of 0", _reverse_sequence),

@@ -27,7 +27,7 @@ def _elements_from_start(b: Builder, node: Node) -> Made:
     if isinstance(op, ScatterElements) and op.reduction in EXTREMES:
         return [_elements_extreme(b, node, op.reduction)]
     _refuse_integer_product(node, updates)
-    axis = along(node, 3, 0, data, indices)
+    axis = along(node, 3, 0, indices)
     return None if axis is None else [b.add(op, data, from_start(b, indices, data, axis), *node.inputs[2:])]
 
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from mnnconvert.ir import F32, I32, Builder, Node, Value
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.elementwise import Binary, Cast, Select
-from mnnconvert.ops.gather import GatherElements
-from mnnconvert.ops.reduction import ArgMax, CumSum, Reduction
+from mnnconvert.ops.gather import GatherElements, GatherV2
+from mnnconvert.ops.reduction import ArgMax, ArgMin, CumSum, Reduction
 from mnnconvert.ops.search import TopKV2
+from mnnconvert.ops.shape import ShapeOf, Unsqueeze
 from mnnconvert.ops.slicing import StridedSlice
 from mnnconvert.passes.defects.base import Defect, RefusedError, axis_operand, is_read, rank_of, size_of
+from mnnconvert.passes.defects.ranges import EXACT, FIRST, exact_product, product
 
 Made = Sequence[Value] | None
+LOWEST = float(np.finfo(np.float32).min)
+OVERLAP = 0.5  # where none is given
 
 
 def _top(b: Builder, node: Node) -> Made:
@@ -29,8 +35,16 @@ def _top(b: Builder, node: Node) -> Made:
     if axis is None:
         raise RefusedError("TopKV2 along an axis that is known only at run time")
     axis %= max(rank_of(x, "TopKV2"), 1)
+    if x.dtype == F32 and k.sizes == [1]:
+        return _one(b, x, axis, op.largest)
     values, taken = b.add(op, x, k, *node.inputs[2:], names=["", ""])
     return [values, _Ties(b, axis, x, values).sorted(taken)]
+
+
+def _one(b: Builder, x: Value, axis: int, largest: bool) -> Made:
+    """The extreme and the first place where it is."""
+    place = b.add(ArgMax(axis) if largest else ArgMin(axis), x)
+    return [b.add(Reduction("MAXIMUM" if largest else "MINIMUM", (axis,), True), x), b.add(Unsqueeze((axis,)), place)]
 
 
 class _Ties:
@@ -47,12 +61,19 @@ class _Ties:
         last = self._cut(self.values, -1, 1 << 30)
         in_last = b.add(Binary("EQUAL"), self.values, last)
         group = b.add(CumSum(), self._changes(), self.place)
-        key = b.add(Binary("ADD"), b.add(Binary("MUL"), group, self.size), taken)
-        key = self._smallest(key)
-        whole = b.add(Binary("SUB"), key, b.add(Binary("MUL"), group, self.size))
+        start = self._times_size(group)
+        whole = b.add(Binary("SUB"), self._smallest(b.add(Binary("ADD"), start, taken)), start)
         offset = b.add(Binary("MUL"), in_last, b.add(CumSum(exclusive=True), in_last, self.place))
         partly = b.add(GatherElements(), self._first_places(last), offset, self.place)
         return b.add(Select(), in_last, partly, whole)
+
+    def _times_size(self, group: Value) -> Value:
+        """The number of each group times the size, which can be more than float32 holds."""
+        sizes = (self.x.shape or ())[self.axis], (self.values.shape or ())[self.axis]
+        number = sizes[0] * sizes[1] if isinstance(sizes[0], int) and isinstance(sizes[1], int) else EXACT + 1
+        if number >= 1 << 31:
+            raise RefusedError(f"the indices of {sizes[1]} of {sizes[0]} elements in order")
+        return (product if number <= EXACT else exact_product)(self.b, group, self.size)
 
     def _cut(self, x: Value, start: int, end: int) -> Value:
         b = self.b
@@ -79,6 +100,35 @@ class _Ties:
         return self._smallest(b.add(Select(), here, number, b.add(Binary("ADD"), number, self.size)))
 
 
+def _suppression(b: Builder, node: Node) -> Made:
+    """Boxes sorted by falling score, of equals the first first, with their ranks for scores."""
+    boxes, scores, *limits = node.inputs
+    if _are_ranks(scores):
+        return None
+    count = b.add(ShapeOf(), scores)
+    falling, taken = b.add(TopKV2(), scores, count, names=["", ""])
+    order = _Ties(b, 0, scores, falling).sorted(taken)
+    above = b.add(Binary("GREATER"), falling, limits[2] if len(limits) > 2 else b.floats(LOWEST))
+    ones = b.add(Binary("EQUAL"), above, above)
+    ranks = b.add(Binary("MUL"), b.add(CumSum(reverse=True), ones, b.ints(0)), above)
+    ranked = b.add(Cast("DT_FLOAT"), ranks)
+    overlap = limits[1] if len(limits) > 1 else b.floats(OVERLAP)
+    chosen = b.add(node.op, b.add(GatherV2(), boxes, order, b.ints(0)), ranked, limits[0], overlap, b.floats(0.0))
+    return [b.add(GatherV2(), order, chosen, b.ints(0))]
+
+
+def _are_ranks(scores: Value) -> bool:
+    """Whether scores are made by counting, so that no two that matter are equal."""
+    node = scores.producer
+    while node is not None and (node.op.kind in FIRST or node.op.kind == "Cast" or _function(node) == "MUL"):
+        node = node.inputs[0].producer
+    return node is not None and node.op.kind == "CumSum"
+
+
+def _function(node: Node) -> str:
+    return getattr(node.op, "function", "")
+
+
 def _argument(b: Builder, node: Node) -> Made:
     """Integers are compared as if their bits were those of floats."""
     op, x = node.op, node.inputs[0]
@@ -93,6 +143,7 @@ def _argument(b: Builder, node: Node) -> Made:
 
 DEFECTS = (
     Defect("TopKV2", "of equal elements any is taken, and first", _top),
+    Defect("NonMaxSuppressionV2", "of boxes with equal scores any is taken first", _suppression),
     Defect("ArgMax", "integers are compared as the bits of floats", _argument),
     Defect("ArgMin", "integers are compared as the bits of floats", _argument),
 )

@@ -14,6 +14,7 @@ from mnnconvert.ops.convolution import Convolution, number
 from mnnconvert.ops.convolution3d import Convolution3D, ConvTranspose3D
 from mnnconvert.ops.deconvolution import Deconvolution
 from mnnconvert.ops.elementwise import Binary, Cast
+from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.padding import Padding
 from mnnconvert.ops.pooling import Pooling, Pooling3D
@@ -27,6 +28,8 @@ from mnnconvert.passes.defects.base import Defect, RefusedError, is_read
 
 Made = Sequence[Value] | None
 LARGEST_DET = 16  # rows
+CUBIC_A = -0.75  # the only coefficient that the runtime knows
+LOWEST = float(np.finfo(np.float32).min)
 
 
 def _line(b: Builder, node: Node) -> Made:
@@ -109,6 +112,21 @@ def _empty_windows(b: Builder, node: Node) -> Made:
     return None
 
 
+def _positions(b: Builder, node: Node) -> Made:
+    """The operand padded first, and its positions turned into those of the operand without padding."""
+    op, x = node.op, node.inputs[0]
+    if not isinstance(op, Pooling) or not op.indices or op.whole or not any(op.pads[:2]):
+        return None
+    if not all(isinstance(d, int) for d in (x.shape or (None,))[2:]):
+        raise RefusedError("positions of maxima in a padded plane of unknown size")
+    (top, left, bottom, right), (height, width) = op.pads, (number(d, 0) for d in (x.shape or ())[2:])
+    pads = b.ints([0, 0, 0, 0, top, bottom, left, right])
+    padded = b.add(Padding(), x, pads, b.floats(LOWEST))
+    y, found = b.add(dataclasses.replace(op, pads=(0, 0, 0, 0)), padded, names=["", ""])
+    rows, columns = np.arange(-top, height + bottom)[:, None] * width, np.arange(-left, width + right)
+    return [y, b.add(GatherV2(), b.ints((rows + columns).reshape(-1)), found, b.ints(0))]
+
+
 def _determinant(b: Builder, node: Node) -> Made:
     """The sign is lost at a row exchange: no pivot of rotated rows is zero, and their determinant is the same."""
     x = node.inputs[0]
@@ -135,9 +153,24 @@ def _interpolation(b: Builder, node: Node) -> Made:
 
 
 def _cubic(b: Builder, node: Node) -> Made:
-    if getattr(node.op, "resize_type", 0) == CUBIC:
-        raise RefusedError("cubic interpolation")
-    return None
+    """A plane as a product with the weights of the rows and of the columns."""
+    op, x = node.op, node.inputs[0]
+    if not isinstance(op, Interp) or op.resize_type != CUBIC or _is_right_cubic(op):
+        return None
+    sizes, out = (x.shape or ())[2:], (node.output.shape or ())[2:]
+    fixed = len(sizes) == 2 and all(isinstance(d, int) for d in (*sizes, *out))
+    if not fixed or op.rule == "TensorflowHalfPixels" or (len(node.inputs) > 1 and node.inputs[1].dtype == F32):
+        raise RefusedError("cubic interpolation by other rules than AlignCorners and Asymmetric to sizes not known")
+    height, width = (np.eye(number(d, 0), dtype=F32) for d in sizes)
+    rows = _plane(op, out[0], sizes[0]).ref(height[None, None])[0, 0]
+    columns = _plane(op, sizes[1], out[1]).ref(width[None, None])[0, 0]
+    return [b.add(MatMul(), b.add(MatMul(), b.constant(rows), x), b.constant(columns))]
+
+
+def _is_right_cubic(op: Interp) -> bool:
+    if op.rule == "NotSet":
+        return op.cubic_a == CUBIC_A and (op.align_corners or not op.half_pixels)
+    return op.cubic_a == CUBIC_A and op.rule in ("AlignCorners", "Asymmetric")
 
 
 def _whole(op: Interp, sizes: Shape, out: Shape) -> bool:
@@ -188,8 +221,9 @@ DEFECTS = (
     Defect("Convolution3D", "padding SAME is not applied", _same),
     Defect("Pooling3D", "an average counts the padding within the plane", _average),
     Defect("Pooling", "windows of padding only read what is beside them", _empty_windows),
+    Defect("Pooling", "positions are wrong behind padding in front", _positions),
     Defect("Det", "the sign is lost when rows are exchanged", _determinant),
-    Defect("Interp", "cubic interpolation is computed wrong", _cubic),
+    Defect("Interp", "cubic interpolation is wrong at half pixels and by coefficients other than -0.75", _cubic),
     Defect("Interp", "lines, and volumes other than nearest, are not computed", _interpolation),
     Defect("GRU", "the last state of the second direction is missing", _last_states),
 )
