@@ -7,82 +7,29 @@ from itertools import permutations
 import numpy as np
 
 from mnnconvert.frontends.onnx.compose import calc, cast
-from mnnconvert.frontends.onnx.moves import part, reduced, reshaped, size_of, sliced, unsqueezed
+from mnnconvert.frontends.onnx.moves import part, reduced, reshaped
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.ir import F32, I32, Builder, Value
 from mnnconvert.ir.types import normal_axis
-from mnnconvert.ops.arrange import Concat
-from mnnconvert.ops.gather import GatherElements, GatherV2
-from mnnconvert.ops.reduction import ArgMax, ArgMin, CumSum
+from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.search import TopKV2, Unique
 from mnnconvert.ops.shape import ShapeOf
-from mnnconvert.ops.slicing import StridedSlice
 
-SORTABLE = 46340  # elements: beyond it the square does not fit into int32
 LARGEST_MATRIX = 5  # for a determinant written out as a sum over permutations
 
 
 def top(b: Builder, x: Value, k: Value, axis: int, largest: bool) -> tuple[Value, Value]:
-    """Values in order and indices; which of equal elements comes first is up to the runtime."""
+    """Values in order and indices, of equal elements the lower index first."""
     last = x.rank is not None and axis == x.rank - 1
     operands = (x, k) if last else (x, k, b.ints(axis))
     values, positions = b.add(TopKV2(largest), *operands, names=["", ""])
     return values, positions
 
 
-def in_order(b: Builder, values: Value, positions: Value, count: Value, axis: int) -> Value:
-    """`positions` of sorted `values`, the lower position first where values are equal.
-
-    The positions (all below `count`) are sorted by the integer key (number of different values before) * count +
-    position, of which no two are equal, and read off the sorted keys.
-    """
-    changed = calc(b, "NOTEQUAL", sliced(b, values, axis, 1), sliced(b, values, axis, 0, -1))
-    head = calc(b, "MUL", sliced(b, positions, axis, 0, 1), 0)
-    rank = b.add(CumSum(), b.add(Concat(axis), head, changed), b.ints(axis))
-    keys = calc(b, "ADD", calc(b, "MUL", rank, count), positions)
-    ordered, _ = top(b, keys, size_of(b, part(keys, axis)), axis, False)
-    return calc(b, "MOD", ordered, count)  # on integers MOD has the sign of the divisor
-
-
-def candidates(b: Builder, x: Value, values: Value, k: Value, axis: int, largest: bool) -> Value:
-    """Ascending indices of the first k: all that beat the last of the sorted `values`, then the first of its equals."""
-    last = sliced(b, values, axis, -1)
-    better = calc(b, "GREATER", x, last) if largest else calc(b, "GREATER", last, x)
-    equal = calc(b, "EQUAL", x, last)
-    room = calc(b, "SUB", k, reduced(b, "SUM", better, axis))
-    fits = calc(b, "GREATER_EQUAL", room, b.add(CumSum(), equal, b.ints(axis)))
-    chosen = calc(b, "ADD", better, calc(b, "MUL", equal, fits))
-    count, ones = size_of(b, part(x, axis)), calc(b, "MAXIMUM", chosen, 1)
-    index = calc(b, "SUB", b.add(CumSum(), ones, b.ints(axis)), 1)
-    keys = calc(b, "ADD", index, calc(b, "MUL", calc(b, "SUB", ones, chosen), count))
-    return top(b, keys, k, axis, False)[0]
-
-
-def stable_top(b: Builder, x: Value, k: Value, axis: int, largest: bool) -> tuple[Value, Value]:
-    """The first k in order, of equal elements the one with the lower index first, whatever the runtime prefers."""
-    size, count = part(x, axis), k.sizes[0] if k.sizes else None
-    if count == 1 and x.dtype == F32:
-        place = b.add(ArgMax(axis) if largest else ArgMin(axis), x)
-        return reduced(b, "MAXIMUM" if largest else "MINIMUM", x, axis), unsqueezed(b, place, axis)
-    if isinstance(size, int) and size <= SORTABLE:
-        values, positions = top(b, x, b.ints([size]), axis, largest)
-        order = in_order(b, values, positions, b.ints([size]), axis)
-        return (values, order) if count == size else (_first(b, values, k, axis), _first(b, order, k, axis))
-    values, _ = top(b, x, k, axis, largest)
-    places = candidates(b, x, values, k, axis, largest)
-    _, positions = top(b, b.add(GatherElements(), x, places, b.ints(axis)), k, axis, largest)
-    order = in_order(b, values, positions, k, axis)
-    return values, b.add(GatherElements(), places, order, b.ints(axis))
-
-
-def _first(b: Builder, x: Value, k: Value, axis: int) -> Value:
-    return b.add(StridedSlice(), x, b.ints([0]), k, b.ints([axis]), b.ints([1]))
-
-
-@onnx_op("TopK", limits="the rank must be known; indices of more than 46340 elements at once are refused")
+@onnx_op("TopK", limits="the rank must be known; no more than 2^31 elements times indices")
 def top_k(b: Builder, n: OnnxNode) -> tuple[Value, Value]:
-    """Values and, where they are asked for, indices with the lower one first among equals."""
+    """Values, and indices with the lower one first among equals."""
     x, largest = n.input(0), bool(n.attr("largest", 1))
     if not x.rank:
         raise n.refuse("TopK needs an operand of known rank, 1 or more")
@@ -93,12 +40,7 @@ def top_k(b: Builder, n: OnnxNode) -> tuple[Value, Value]:
     size = part(x, axis)
     if known is not None and isinstance(size, int) and not 0 < int(np.ravel(known)[0]) <= size:
         raise n.refuse(f"TopK of {int(np.ravel(known)[0])} among {size} elements")
-    if not n.wants(1):
-        values, places = top(b, wide, k, axis, largest)
-    elif known is not None and int(np.ravel(known)[0]) > SORTABLE:
-        raise n.refuse(f"the indices of {int(np.ravel(known)[0])} elements need more than 32-bit integers")
-    else:
-        values, places = stable_top(b, wide, k, axis, largest)
+    values, places = top(b, wide, k, axis, largest)
     return cast(b, values, x.dtype), places
 
 

@@ -8,7 +8,7 @@ from mnnconvert.frontends.onnx.compose import calc, cast
 from mnnconvert.frontends.onnx.moves import Part, part, reshaped, size_of, sliced, unsqueezed
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
-from mnnconvert.frontends.onnx.search import SORTABLE, stable_top
+from mnnconvert.frontends.onnx.search import top
 from mnnconvert.ir import F32, Builder, Value
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.gather import GatherV2
@@ -36,8 +36,6 @@ def non_max_suppression(b: Builder, n: OnnxNode) -> Value:
     if most is None or batches * classes == 0:
         return b.ints(np.zeros((0, 3), np.int32))
     size = part(scores, 2)
-    if isinstance(size, int) and size > SORTABLE:
-        raise n.refuse(f"NonMaxSuppression of {size} boxes is not supported")
     order, ranks = _ranked(b, scores, size, _limit(b, n, 4, float(np.finfo(np.float32).min)))
     limits = most, _limit(b, n, 3, 0.0), b.floats(0.0)
     if n.attr("center_point_box", 0):
@@ -72,7 +70,7 @@ def _ranked(b: Builder, scores: Value, size: Part, lowest: Value) -> tuple[Value
 
     In place of the scores, of which some may be equal, the ranks leave the runtime no choice of its own.
     """
-    values, order = stable_top(b, scores, size_of(b, size), 2, True)
+    values, order = top(b, scores, size_of(b, size), 2, True)
     above = calc(b, "GREATER", values, lowest)
     ranks = b.add(CumSum(reverse=True), calc(b, "MAXIMUM", above, 1), b.ints(2))
     return order, cast(b, calc(b, "MUL", ranks, above), F32)
