@@ -124,6 +124,8 @@ def _convert(array: np.ndarray, value: Value, symbols: dict[str, int]) -> np.nda
         raise UsageError.of("bad-input", f"the input '{value.name}' takes {value.dtype}, not {array.dtype}")
     with np.errstate(over="ignore"):
         converted = array.astype(value.dtype)
+    if value.dtype.kind == "f" and np.isinf(converted).sum() > np.isinf(array).sum():
+        raise UsageError.of("bad-input", f"the input '{value.name}' holds values that {value.dtype} cannot hold")
     if value.dtype.kind != "f" and not np.array_equal(converted.astype(np.int64), array.astype(np.int64)):
         raise UsageError.of("bad-input", f"the input '{value.name}' holds values that {value.dtype} cannot hold")
     return converted

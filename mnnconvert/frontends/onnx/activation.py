@@ -9,6 +9,7 @@ from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.ir import F32, Builder, Value
 from mnnconvert.ops.activation import ELU, PReLU, ReLU, ReLU6, Selu
+from mnnconvert.ops.shape import Unsqueeze
 
 QUICK_GELU = 1.702
 
@@ -24,10 +25,24 @@ def leaky_relu(b: Builder, n: OnnxNode) -> Value:
     return b.add(ReLU(single(n.attr("alpha", 0.01))), n.input(0))
 
 
-@onnx_op("PRelu")
-def prelu(b: Builder, n: OnnxNode) -> Value:
-    """One slope is a leaky ReLU, one per channel of an image a PReLU; any other shape is composed."""
+@onnx_op("PRelu", since=1)
+def prelu_of_channels(b: Builder, n: OnnxNode) -> Value:
+    """Before opset 7: one slope, or one per channel."""
     x, slope = n.input(0), n.input(1)
+    if slope.shape in ((), (1,)) or x.rank == 1:
+        return _prelu(b, x, slope)
+    if x.rank is None or slope.rank != 1:
+        raise n.refuse("PRelu of opset 6 needs an operand of known rank and one slope per channel")
+    return _prelu(b, x, b.add(Unsqueeze(tuple(range(1, x.rank - 1))), slope))
+
+
+@onnx_op("PRelu", since=7)
+def prelu(b: Builder, n: OnnxNode) -> Value:
+    return _prelu(b, n.input(0), n.input(1))
+
+
+def _prelu(b: Builder, x: Value, slope: Value) -> Value:
+    """One slope is a leaky ReLU, one per channel of an image a PReLU; any other shape is composed."""
     values = slope.constant if x.dtype == F32 else None
     if values is not None and values.size == 1 and values.ndim <= (x.rank or 0):
         return b.add(ReLU(single(values.item())), x)

@@ -116,6 +116,8 @@ def resize(b: Builder, n: OnnxNode) -> Value:
         )
         return _resize(b, n, x, r, None if n.attr("axes") else sizes)
     if n.constant(2) is None:  # per run; Interp reads them, batch and channels stay
+        if r.rule == "half_pixel_symmetric":
+            raise n.refuse("half_pixel_symmetric needs scales that are known when the model is converted")
         count = len(x.shape or ())
         _fill(n, r, x, range(count), sizes=[None] * count)
         return _resize(b, n, x, r, None if n.attr("axes") else n.input(2))
@@ -174,6 +176,9 @@ def _resize(b: Builder, n: OnnxNode, x: Value, r: Resizing, sizes: Value | None)
         return cast(b, _interpolated(b, n, x, r, Interp(form[0], form[1], cubic_a=r.cubic_a), sizes), dtype)
     if any(r.axis(i) is None for i in range(len(r.sizes)) if r.moves(i)):
         raise n.refuse(f"a {r.mode} Resize with {r.rule} of this kind needs the sizes of the operand", hint=FIX_SIZES)
+    for axis in (r.axis(i) for i in range(len(r.sizes)) if r.moves(i)):
+        if axis is not None:
+            n.limited(axis.out, 1 if r.mode == "nearest" else axis.size)
     return cast(b, _composed(b, x, r), dtype)
 
 

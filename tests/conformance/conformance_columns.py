@@ -1,0 +1,139 @@
+"""Runs one backend case in an executor and says what became of it."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from backend_cases import Case
+
+from mnnconvert.errors import Diagnostic, MnnConvertError
+from mnnconvert.frontends.onnx.importer import Importer
+from mnnconvert.passes.pipeline import run_pipeline
+from mnnconvert.runtime_ref.session import load
+from mnnconvert.schema.writer import write_model
+from mnnconvert.verify.mnn_engine import MnnEngine
+
+REFUSALS = {
+    "unsupported-op", "unsupported-attribute", "unsupported-type", "int64-range", "runtime-defect", "bad-input",
+}  # fmt: skip
+OUTCOMES = ("right", "refused", "wrong", "crash")
+LARGEST = 16  # elements of a parameter
+HALF_RTOL = 2.0**-9  # two units in the last place: the expected value of a float16 output is rounded itself
+NOISE = 2.0**-20  # of the largest expected value: sums cancel to zero in one order and nearly so in another
+
+
+@dataclass(frozen=True)
+class Result:
+    """One of `OUTCOMES`; `reason` says of a refusal "reference: sentence", otherwise what was seen.
+
+    `stored` holds if the case had to have its parameters (see `with_stored_parameters`) in the model.
+    """
+
+    outcome: str
+    reason: str = ""
+    stored: bool = False
+
+
+def run_case(case: Case, peer: bool = False) -> tuple[Result, Result | None]:
+    """What our executor, and with `peer` MNN's runtime, make of a case.
+
+    Both read the file for the released runtime. Where that is refused because the runtime would compute it wrongly, our
+    executor reads the file for a runtime that does not. A refused case is tried again with its parameters stored.
+    """
+    ours, theirs = _run(case, peer)
+    stored = with_stored_parameters(case) if "refused" in (ours.outcome, theirs and theirs.outcome) else None
+    if stored is None:
+        return ours, theirs
+    again, theirs_again = _run(stored, peer)
+    return _better(ours, again), theirs and theirs_again and _better(theirs, theirs_again)
+
+
+def _better(first: Result, again: Result) -> Result:
+    """The second result if it says more than the first; of two refusals the second says what is really missing."""
+    return first if first.outcome != "refused" else replace(again, stored=again.outcome != "refused")
+
+
+def with_stored_parameters(case: Case) -> Case | None:
+    """The case with its small inputs (an axis, scales, a target shape) stored in the model; None if it has none."""
+    feeds = [feeds for feeds, _ in case.runs]
+    small = [n for n in feeds[0] if all(f[n].ndim <= 1 and f[n].size <= LARGEST for f in feeds)]
+    small = [n for n in small if all(np.array_equal(f[n], feeds[0][n]) for f in feeds)]
+    if not small:
+        return None
+    model = onnx.ModelProto.FromString(case.model.SerializeToString())
+    kept = [i for i in model.graph.input if i.name not in small]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(feeds[0][n], n) for n in small)
+    runs = tuple(({k: v for k, v in f.items() if k not in small}, want) for f, want in case.runs)
+    return replace(case, model=model, runs=runs)
+
+
+def _run(case: Case, peer: bool) -> tuple[Result, Result | None]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.mnn"
+        refused = _converted(case, path, "mnn-3.6.1")
+        theirs = (refused or _judged(case, lambda: MnnEngine(path))) if peer else None
+        if refused is not None and refused.reason.startswith("runtime-defect"):
+            refused = _converted(case, path, "none")
+        return refused or _judged(case, lambda: load(path)), theirs
+
+
+def _converted(case: Case, path: Path, target: str) -> Result | None:
+    """Write the file; the result if there is none."""
+    try:
+        graph = Importer(case.model, path.parent).run()
+        run_pipeline(graph, target=target)
+        write_model(graph, path)
+    except Exception as error:  # noqa: BLE001  whatever comes out is what is reported
+        return _failure(error)
+    return None
+
+
+def _judged(case: Case, engine) -> Result:
+    try:
+        running = engine()
+        results = [running.run(feeds) for feeds, _ in case.runs]
+    except Exception as error:  # noqa: BLE001  as above
+        return _failure(error)
+    wrong = [
+        f"{name}: {difference}"
+        for got, (_, want) in zip(results, case.runs, strict=True)
+        for name, expected in want.items()
+        if (difference := _difference(got[name], expected, case))
+    ]
+    return Result("wrong", wrong[0]) if wrong else Result("right")
+
+
+def _failure(error: Exception) -> Result:
+    if not isinstance(error, MnnConvertError) or not error.diagnostics:
+        return Result("crash", f"{type(error).__name__}: {error}")
+    first: Diagnostic = error.diagnostics[0]
+    outcome = "refused" if all(d.reference in REFUSALS for d in error.diagnostics) else "crash"
+    return Result(outcome, f"{first.reference}: {first.message}")
+
+
+def _difference(got: np.ndarray, want: np.ndarray, case: Case) -> str:
+    """Why an output is not the expected one; empty if it is. Integers of any width and bools compare by value."""
+    if got.shape != want.shape:
+        return f"shape {list(got.shape)} instead of {list(want.shape)}"
+    if (got.dtype.kind == "f") != (want.dtype.kind == "f"):
+        return f"{got.dtype} instead of {want.dtype}"
+    exact = want.dtype.kind != "f"
+    kind = np.int64 if exact else np.float64
+    rtol, atol = (0.0, 0.0) if exact else _tolerance(want, case)
+    close = np.isclose(got.astype(kind), want.astype(kind), rtol=rtol, atol=atol, equal_nan=True)
+    if close.all():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(~close)[0])
+    return f"{int((~close).sum())} of {close.size} differ, at {list(at)} {got[at]} instead of {want[at]}"
+
+
+def _tolerance(want: np.ndarray, case: Case) -> tuple[float, float]:
+    """The relative and absolute error that a float output may have."""
+    largest = np.abs(want[np.isfinite(want)].astype(np.float64)).max(initial=0)
+    return max(case.rtol, HALF_RTOL if want.dtype == np.float16 else 0), max(case.atol, NOISE * largest)
