@@ -64,6 +64,9 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
      "Compare with what mnnconvert -f MNN --modelFile m.mnn --JsonFile m.json writes; the message names the place."),
     ("bad-onnx-file", "The file is not a valid ONNX model, or is damaged.",
      "Check it with onnx.checker, copy or export it again, and make sure that -f names its real format."),
+    ("bad-onnx-node", "A node of the ONNX model breaks the rules of its operator: its operands or attributes are of "
+     "the wrong number, type or size.",
+     "Export the model again; onnx.checker says the same. The message names node, operator and what is wrong."),
     # what can be converted
     ("framework-not-available", "This source format is known, but models of it cannot be read yet.",
      "Export the model to ONNX and convert that."),
@@ -81,6 +84,8 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
      "This is a gap of this program; please report the operator that the message names."),
     ("runtime-defect", "The target runtime computes this operator wrongly, and no equal form is known.",
      "Change the node that the message names. The file would give wrong numbers, so none was written."),
+    ("too-large", "A node needs a table of so many numbers, or so many nodes, that no real model can mean it.",
+     "Check the sizes in the model; the message names the node. The file may be damaged."),
     ("int64-range", "The model holds integers beyond 32 bits, and MNN computes with 32.",
      "Export the model with smaller integers. A value is never cut off silently."),
     ("value-out-of-range", "A number does not fit into the field of the file format that it belongs in.",

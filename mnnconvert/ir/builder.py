@@ -68,8 +68,11 @@ class Builder:
         return self.constant(np.asarray(values, np.float32))
 
     def ints(self, values: Any) -> Value:
-        """An int32 constant."""
-        return self.constant(np.asarray(values, np.int32))
+        """An int32 constant; `int64-range` for a value that does not fit."""
+        try:
+            return self.constant(np.asarray(values, np.int32))
+        except OverflowError as error:
+            raise ConversionError.of("int64-range", f"{error}: MNN has 32-bit integers") from error
 
     @overload
     def add(self, op: Operation, *inputs: Value, name: str = "") -> Value: ...
@@ -102,7 +105,7 @@ class Builder:
         try:
             graphs: dict[str, Any] = {"graphs": self.graph.subgraphs} if op.subgraphs() else {}
             result = op.infer(*(v.spec for v in inputs), **graphs)
-        except ValueError as error:
+        except (ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
             raise ConversionError.of(
                 "shape-mismatch",
                 f"{op.kind} cannot take {', '.join(format_shape(v.shape) for v in inputs)}: {error}",

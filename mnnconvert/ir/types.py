@@ -218,8 +218,10 @@ def format_shape(shape: Shape | None) -> str:
     return "[*]" if shape is None else "[" + ",".join("?" if d is None else str(d) for d in shape) + "]"
 
 
-def normal_axis(axis: int, rank: int) -> int:
-    """A non-negative axis; ValueError when it is out of range."""
+def normal_axis(axis: int, rank: int | None) -> int:
+    """A non-negative axis; ValueError when it is out of range, or when the rank is not known."""
+    if rank is None:
+        raise ValueError(f"axis {axis} has no meaning while the rank is not known")
     if not -rank <= axis < rank:
         raise ValueError(f"axis {axis} is out of range for rank {rank}")
     return axis + rank if axis < 0 else axis

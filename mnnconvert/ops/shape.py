@@ -27,6 +27,8 @@ from mnnconvert.ops.base import Emission, Fields, Form, Op, register
 from mnnconvert.ops.content import moved, numbers
 from mnnconvert.ops.samples import exactly, grid, integers
 
+MOST_AXES = 256  # a shape with more sizes is not known
+
 
 def inferred_size(shape: Sequence[Dim], others: Sequence[Dim]) -> Dim:
     """The size that makes the product of `others` times it the product of `shape`; common sizes cancel first."""
@@ -94,7 +96,7 @@ class Reshape(_View):
         target: Sequence[Dim] | None = self.dims if shape is None else shape.sizes
         if target is None:
             count = shape.shape[0] if shape is not None and shape.rank == 1 and shape.shape else None
-            return Spec(x.dtype, (None,) * count if isinstance(count, int) else None)
+            return Spec(x.dtype, (None,) * count if isinstance(count, int) and count <= MOST_AXES else None)
         spec = Spec(x.dtype, reshaped(x.shape, target, self.copies))
         if known(spec.shape):
             spec.content = moved(lambda a: a.reshape(spec.shape), [x])

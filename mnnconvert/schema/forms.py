@@ -43,8 +43,15 @@ def _to_schema(kind: str, value: Any) -> Any:
             return value if hasattr(value, "write_to") else np.asarray(value, VECTOR_TYPES[inner])
         return [_to_schema(inner, item) for item in value]
     if isinstance(value, str) and kind != "string":
-        return getattr(tables, kind)[value]
+        return _member(kind, value)
     return make_table(kind, value) if isinstance(value, Mapping) else value
+
+
+def _member(kind: str, name: str) -> Any:
+    members = getattr(tables, kind)
+    if name not in members.__members__:
+        raise ConversionError.of("value-out-of-range", f"MNN has no '{name}' among its kinds of {kind}")
+    return members[name]
 
 
 class Fields(Mapping[str, Any]):

@@ -22,7 +22,7 @@ def infer_shapes(graph: Graph, named: Mapping[str, Graph], depth: int = 0) -> No
     for node in graph.nodes:
         try:
             specs = _results(node, named, depth)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, IndexError, ArithmeticError, AttributeError) as error:
             raise ConversionError.of(
                 "bad-mnn-file", f"the op '{node.name}' ({node.op.kind}) does not fit its operands: {error}"
             ) from error

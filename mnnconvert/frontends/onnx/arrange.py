@@ -70,6 +70,8 @@ def _sized_parts(b: Builder, x: Value, axis: int, sizes: Sequence[int]) -> tuple
 def _equal_parts(b: Builder, n: OnnxNode, x: Value, axis: int, size: Dim) -> tuple[Value, ...]:
     """All parts as large as the first; the last takes what is left."""
     count = n.attr("num_outputs")
+    if count != n.output_count:
+        raise n.refuse(f"Split has {n.output_count} outputs and num_outputs {count}", reference="bad-onnx-node")
     if isinstance(size, int):
         part = -(-size // count)
         sizes = tuple(max(0, min(part, size - i * part)) for i in range(count))
@@ -101,7 +103,7 @@ def slice_(b: Builder, n: OnnxNode) -> Value:
     bounds = []
     for i in range(1, 5):
         if n.has(i):
-            array = n.constant(i)
+            array = n.vector(i)
             bounds.append(n.input(i) if array is None else b.constant(_bounds(array)))
         elif i == 3 and n.has(4):
             count = bounds[0].shape[0] if bounds[0].shape else None

@@ -57,6 +57,7 @@ def repeat_heads(b: Builder, n: OnnxNode, x: Value, heads: int | str | None) -> 
         return x
     if not isinstance(own, int) or not isinstance(heads, int) or own < 1 or heads % own:
         raise n.refuse(f"{n.op_type} with {heads} query heads on {own} key heads")
+    n.limited(heads)
     return b.add(GatherV2(1), x, b.ints(np.repeat(np.arange(own), heads // own)))
 
 
@@ -170,6 +171,7 @@ def _lengthened(b: Builder, n: OnnxNode, mask: Value, k: Value, filler: float) -
     sizes = [d for d in mask.shape or () if isinstance(d, int)]
     if len(sizes) != mask.rank:
         raise n.refuse(f"a mask of {have} columns for {want} keys needs known sizes", reference="open-size")
+    n.limited(*sizes[:-1], want)
     rest = np.full((*sizes[:-1], want - have), filler, mask.dtype)
     return b.add(Concat(len(sizes) - 1), mask, b.constant(rest))
 
@@ -177,7 +179,7 @@ def _lengthened(b: Builder, n: OnnxNode, mask: Value, k: Value, filler: float) -
 @onnx_op("MultiHeadAttention", domain="com.microsoft", limits="separate query, key and value; padding masks of rank 2")
 def multi_head_attention(b: Builder, n: OnnxNode) -> tuple[Value | None, ...]:
     """Operands query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value."""
-    heads = n.attr("num_heads")
+    heads = n.required("num_heads", int)
     operands = [n.input(i) for i in (0, 1, 2)]
     if n.has(3):
         operands = [calc(b, "ADD", x, part) for x, part in zip(operands, _bias_parts(n), strict=True)]

@@ -38,7 +38,7 @@ def causal(b: Builder, q: Value, k: Value, past: Value | None) -> Value:
 @onnx_op("Attention", domain="com.microsoft", limits="no past, no rotary embedding, padding masks of rank 2")
 def packed_attention(b: Builder, n: OnnxNode) -> Value:
     """Operands x [batch, length, hidden], weight [hidden, q + k + v], bias, mask, past, attention bias."""
-    heads, weight = n.attr("num_heads"), n.input(1)
+    heads, weight = n.required("num_heads", int), n.input(1)
     if n.has(4) or n.attr("do_rotary", 0):
         raise n.refuse("Attention with a past or a rotary embedding")
     product = b.add(MatMul(), n.input(0), weight)
@@ -47,7 +47,7 @@ def packed_attention(b: Builder, n: OnnxNode) -> Value:
     total = weight.shape[1] if weight.shape is not None else None
     if not isinstance(total, int):
         raise n.refuse("Attention needs to know the shape of its weight", reference="open-size")
-    sizes = n.attr("qkv_hidden_sizes") or (total // 3,) * 3
+    sizes = n.attr("qkv_hidden_sizes", ()) or (total // 3,) * 3
     q, k, v = (split_heads(b, part, heads) for part in b.add(Slice(2, tuple(sizes)), product, names=PARTS))
     masks = Masks()
     if n.has(3):
@@ -64,7 +64,7 @@ def packed_attention(b: Builder, n: OnnxNode) -> Value:
          limits="sequences of a batch have one length; the cache grows; no local window")  # fmt: skip
 def group_query_attention(b: Builder, n: OnnxNode) -> tuple[Value, ...]:
     """Operands q, k, v (or all in q), past key and value, lengths, total length, cos, sin."""
-    heads, groups = n.attr("num_heads"), n.attr("kv_num_heads")
+    heads, groups = n.required("num_heads", int), n.required("kv_num_heads", int)
     if n.attr("local_window_size", -1) != -1 or n.attr("smooth_softmax", 0) or any(n.has(i) for i in (9, 10, 11)):
         raise n.refuse("GroupQueryAttention with a local window, a smooth softmax, positions or a bias")
     q, k, v = (split_heads(b, x, count) for x, count in zip(_unpacked(b, n), (heads, groups, groups), strict=True))
@@ -89,7 +89,7 @@ def _unpacked(b: Builder, n: OnnxNode) -> tuple[Value, ...]:
     total = packed.shape[2] if packed.shape is not None and len(packed.shape) == 3 else None
     if not isinstance(total, int):
         raise n.refuse("GroupQueryAttention needs to know the packed size", reference="open-size")
-    heads, groups = n.attr("num_heads"), n.attr("kv_num_heads")
+    heads, groups = n.required("num_heads", int), n.required("kv_num_heads", int)
     size = total // (heads + 2 * groups)
     return b.add(Slice(2, (heads * size, groups * size, groups * size)), packed, names=PARTS)
 

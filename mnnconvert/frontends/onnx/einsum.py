@@ -69,6 +69,7 @@ def diagonal(b: Builder, n: OnnxNode, term: Term) -> Term:
     size = term.size(repeated)
     if not isinstance(size, int):
         raise n.refuse(f"the size of the diagonal over '{repeated}' must be known")
+    n.limited(size)
     rest = [i for i in range(len(term.labels)) if i not in (first, second)]
     moved = permuted(b, term.value, [*rest, first, second])
     flat = reshaped(b, moved, [*(part(moved, i) for i in range(len(rest))), size * size])

@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError, Diagnostic, MnnConvertError
-from mnnconvert.frontends.onnx import rules  # noqa: F401  (registers the rules)
+from mnnconvert.frontends.onnx import functions, rules  # noqa: F401  (registers the rules)
 from mnnconvert.frontends.onnx.node import OnnxNode, ValueList
-from mnnconvert.frontends.onnx.registry import RULES, find
-from mnnconvert.frontends.onnx.tensors import NAMES, graph_type, tensor_of, to_graph_type
+from mnnconvert.frontends.onnx.registry import RULES, Rule, find
+from mnnconvert.frontends.onnx.signature import faults
+from mnnconvert.frontends.onnx.tensors import INT32_MAX, NAMES, graph_type, tensor_of, to_graph_type
 from mnnconvert.ir import Builder, Dim, Graph, Shape, Tensor, Value
 from mnnconvert.ir.types import merge
 
 UNNAMED = ("", "?", "-1", "None", "unk", "unknown")  # placeholders that exporters write for any open size
+BAD = "bad-onnx-node"
+MOST_CALLS = 100_000  # functions that call functions grow exponentially
 NODES_NAMED = 3  # nodes named per unsupported op
 
 
@@ -32,9 +35,11 @@ class Importer:
         self.functions = {(f.domain, f.name): f for f in model.functions}
         self.problems: list[Diagnostic] = []
         self.graph_names: set[str] = set()
+        self.calls = 0  # of functions
 
     def run(self) -> Graph:
         """The graph; ConversionError with all problems when there are any."""
+        self._check_opsets()
         self._check_ops()
         proto = self.model.graph
         builder = Builder(Graph(name=proto.name))
@@ -51,12 +56,17 @@ class Importer:
         self._outputs(scope, proto)
         return builder.graph
 
+    def _check_opsets(self) -> None:
+        wrong = [f"{d or 'ai.onnx'} {v}" for d, v in self.opsets.items() if not 0 < v <= INT32_MAX]
+        if wrong:
+            raise ConversionError.of("bad-onnx-file", f"there is no opset {', '.join(wrong)}")
+
     def _check_ops(self) -> None:
         missing: dict[tuple[str, str, int], list[str]] = {}
         for node, opsets in self._all_nodes(self.model.graph.node, self.opsets):
             domain = "" if node.domain == "ai.onnx" else node.domain
             opset = opsets.get(domain, 1)
-            if (node.domain, node.op_type) not in self.functions and find(domain, node.op_type, opset) is None:
+            if (node.domain, node.op_type) not in self.functions and not _is_supported(domain, node.op_type, opset):
                 missing.setdefault((domain, node.op_type, opset), []).append(node.name or "/".join(node.output))
         if missing:
             raise ConversionError(_unsupported(*key, nodes) for key, nodes in missing.items())
@@ -131,7 +141,6 @@ class Scope:
         sparse: Iterable[Any] = (),
         opsets: Mapping[str, int] | None = None,
         parent: Scope | None = None,
-        attributes: Mapping[str, Any] | None = None,
     ):
         self.importer = importer
         self.builder = builder
@@ -140,8 +149,7 @@ class Scope:
             raise ConversionError.of("unsupported-type", f"'{tensor.values.name}' is a sparse tensor")
         self.opsets = opsets or importer.opsets
         self.parent = parent
-        self.is_function = attributes is not None
-        self.attributes = dict(attributes or {})  # of the function call, by name
+        self.calls: tuple[Any, ...] = parent.calls if parent is not None else ()  # the functions this is the body of
         self.values: dict[str, Value] = {}
         self.tensors: dict[str, Tensor] = {}
         self.declared: dict[str, Any] = {}
@@ -189,12 +197,7 @@ class Scope:
         return self.parent.source_type(name)
 
     def attribute(self, proto: Any) -> Any:
-        """The value of an attribute, looked up in the function call where it refers to one."""
-        if proto.ref_attr_name and not self.is_function and self.parent is not None:
-            return self.parent.attribute(proto)
-        if proto.ref_attr_name:
-            actual = self.attributes.get(proto.ref_attr_name)
-            return None if actual is None else (self.parent or self).attribute(actual)
+        """The value of an attribute."""
         kind = proto.type
         if kind == 4:
             return tensor_of(proto.t, self.importer.folder).numpy()
@@ -273,15 +276,38 @@ class Scope:
             self._call(function, proto)
             return
         opset = self.opsets.get(domain, 1)
+        node = OnnxNode(self, proto, opset)
+        wrong = faults(proto, domain, opset)
+        if wrong:
+            raise node.refuse(f"{proto.op_type} of opset {opset} is not used right: {'; '.join(wrong)}", reference=BAD)
         rule = find(domain, proto.op_type, opset)
+        if rule is None and functions.is_function(domain, proto.op_type, opset):
+            types = [self._type_of(name) for name in proto.input]
+            self._call(
+                functions.body(proto, domain, opset, types), proto, functions.defaults(domain, proto.op_type, opset)
+            )
+            return
         if rule is None:
             raise ConversionError(_unsupported(domain, proto.op_type, opset, [proto.name]))
-        node = OnnxNode(self, proto, opset)
         first = next((o for o in proto.output if o), proto.op_type)
         with self.builder.at(first, proto.name or first):
             before = len(self.builder.graph.nodes)
-            result = rule.function(self.builder, node)
+            result = self._apply(rule, node)
         self._bind(proto, result if isinstance(result, tuple | list) else (result,), before)
+
+    def _apply(self, rule: Rule, node: OnnxNode) -> Any:
+        """The result of a rule. What a computation with the model's own numbers says against them is the model's fault.
+
+        A mistake of ours shows as another kind of exception (a type, a name, a key), which goes through.
+        """
+        try:
+            return rule.function(self.builder, node)
+        except (ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
+            raise node.refuse(
+                f"the operands or attributes of {node.op_type} do not fit each other: {error}",
+                hint="if onnxruntime accepts the model, this is our bug: please report it",
+                reference=BAD,
+            ) from error
 
     def _bind(self, proto: Any, results: Sequence[Value | None], before: int) -> None:
         """Give the results of a node their ONNX names."""
@@ -317,24 +343,36 @@ class Scope:
             if shape is not None and (value.shape is None or len(value.shape) == len(shape)):
                 value.spec.shape = merge(value.shape, tuple(d if isinstance(d, int) else None for d in shape))
 
-    def _call(self, function: Any, proto: Any) -> None:
-        """Expand a model-local function in place."""
+    def _type_of(self, name: str) -> functions.TypeOf:
+        return (self.source_type(name), self.value(name).shape) if name else ("", None)
+
+    def _call(self, function: Any, proto: Any, standard: Mapping[str, Any] | None = None) -> None:
+        """Expand a function of the model, or of the ONNX standard (then with its default attributes), in place."""
+        self._count_call(function)
         opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in function.opset_import}
-        defaults = {a.name: a for a in function.attribute_proto}
-        given = {a.name: a for a in proto.attribute}
-        inner = Scope(
-            self.importer, self.builder, opsets={**self.opsets, **opsets}, parent=self, attributes={**defaults, **given}
-        )
+        defaults = {**(standard or {}), **{a.name: a for a in function.attribute_proto}}
+        attributes = {**defaults, **{a.name: a for a in proto.attribute}}
+        inner = Scope(self.importer, self.builder, opsets={**self.opsets, **opsets}, parent=self)
+        inner.calls = (*self.calls, (function.domain, function.name))
         inner.declared = {i.name: i for i in function.value_info}
         for formal, actual in zip(function.input, proto.input, strict=False):
             if actual:
                 inner.values[formal] = self.value(actual)
-        inner.translate(function.node)
+        absent = {formal for formal in function.input if formal not in inner.values}
+        inner.translate([functions.instance(node, attributes, absent) for node in function.node])
         for formal, actual in zip(function.output, proto.output, strict=False):
             if actual and formal not in inner.poisoned:
                 self.values[actual] = inner.value(formal)
             elif actual:
                 self.poisoned.add(actual)
+
+
+    def _count_call(self, function: Any) -> None:
+        if (function.domain, function.name) in self.calls:
+            raise ConversionError.of("bad-onnx-file", f"the function '{function.name}' calls itself")
+        self.importer.calls += 1
+        if self.importer.calls > MOST_CALLS:
+            raise ConversionError.of("too-large", f"the functions of the model are called more than {MOST_CALLS} times")
 
 
 class SubgraphScope(Scope):
@@ -378,6 +416,10 @@ def _located(diagnostic: Diagnostic, proto: Any) -> Diagnostic:
     return Diagnostic(diagnostic.reference, diagnostic.message, context, diagnostic.hint)
 
 
+def _is_supported(domain: str, op: str, opset: int) -> bool:
+    return find(domain, op, opset) is not None or functions.is_function(domain, op, opset)
+
+
 def _unsupported(domain: str, op: str, opset: int, nodes: Sequence[str]) -> Diagnostic:
     name = f"{domain}.{op}" if domain else op
     newer = [r.since for r in RULES.get((domain, op), ())]
@@ -404,6 +446,8 @@ def _shape(info: Any) -> Shape | None:
 
 
 def _dim(dim: Any, unnamed: str) -> Dim:
+    if dim.HasField("dim_value") and dim.dim_value > INT32_MAX:
+        raise ConversionError.of("int64-range", f"the size '{unnamed}' is {dim.dim_value}, MNN has 32-bit sizes")
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return int(dim.dim_value)
     named = dim.dim_param.strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir import Value
+
+MOST_NUMBERS = 1 << 26  # in a table that a rule makes by itself: a quarter of a gigabyte
 
 if TYPE_CHECKING:
     from mnnconvert.frontends.onnx.importer import Scope
@@ -94,6 +97,15 @@ class OnnxNode:
         """The content of operand `index` in its source element type (int64 stays int64), or None if not known."""
         return self.scope.constant(self.proto.input[index]) if self.has(index) else None
 
+    def vector(self, index: int) -> np.ndarray | None:
+        """As `constant`, for a list of numbers: refuses a content of another rank."""
+        array = self.constant(index)
+        if array is not None and array.ndim != 1:
+            raise self.refuse(
+                f"the operand {index} of {self.op_type} has {array.ndim} axes, not 1", reference="bad-onnx-node"
+            )
+        return array
+
     def required_constant(self, index: int, what: str) -> np.ndarray:
         """As `constant`; refuses the node when the content is not known."""
         array = self.constant(index)
@@ -108,10 +120,28 @@ class OnnxNode:
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute: int, float, str, tuple of those, numpy array for tensors, GraphProto for graphs."""
         proto = self._attributes.get(name)
-        return default if proto is None else self.scope.attribute(proto)
+        if proto is None:
+            return default
+        value = self.scope.attribute(proto)
+        if not _alike(value, default):
+            raise self.refuse(f"the attribute '{name}' of {self.op_type} is {value!r:.40}", reference="bad-onnx-node")
+        return value
+
+    def required(self, name: str, kind: type) -> Any:
+        """An attribute that must be there, of this kind; for ops whose signature the standard does not tell."""
+        value = self.attr(name)
+        if not isinstance(value, kind):
+            raise self.refuse(f"the attribute '{name}' of {self.op_type} is {value!r:.40}", reference="bad-onnx-node")
+        return value
 
     def has_attr(self, name: str) -> bool:
         return name in self._attributes
+
+    def limited(self, *sizes: Any) -> None:
+        """Refuse to make a table of so many numbers that no real model needs it (sizes that are not known count 1)."""
+        count = math.prod(int(s) for s in sizes if isinstance(s, int | np.integer))
+        if count > MOST_NUMBERS:
+            raise self.refuse(f"{self.op_type} needs a table of {count} numbers", reference="too-large")
 
     def source_type(self, index: int) -> str:
         """The source element type of operand `index` by its ONNX name ("int64", "bool", ...), where it is declared."""
@@ -136,3 +166,12 @@ class OnnxNode:
             opset=self.opset,
             domain=self.proto.domain or "ai.onnx",
         )
+
+
+def _alike(value: Any, default: Any) -> bool:
+    """Whether an attribute has the kind of its default; where that does not tell, the signature of the op does."""
+    if isinstance(default, float):
+        return isinstance(value, int | float)
+    if isinstance(default, int | str | tuple):
+        return isinstance(value, type(default))
+    return True

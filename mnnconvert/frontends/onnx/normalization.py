@@ -95,6 +95,7 @@ def group_normalization_per_group(b: Builder, n: OnnxNode) -> Value:
     count = x.shape[1] if x.shape is not None else None
     if not isinstance(count, int):
         raise n.refuse("GroupNormalization needs to know the number of channels", reference="open-size")
+    n.limited(count, max(1, groups) if groups > count else 1)
     ones = np.ones((groups, count // max(1, groups)), np.float32)
     scale, bias = (calc(b, "MUL", reshape(b, n.input(i), (-1, 1)), ones) for i in (1, 2))
     return group_norm(b, n, reshape(b, scale, (-1, *(1,) * (rank - 2))), reshape(b, bias, (-1, *(1,) * (rank - 2))))

@@ -36,7 +36,7 @@ def _from_attributes(b: Builder, n: OnnxNode, pads: Sequence[int]) -> Value:
 
 @onnx_op("Pad", since=11, limits="reflect no further than there are elements; open amounts only with the default axes")
 def pad_11(b: Builder, n: OnnxNode) -> Value:
-    x, pads, axes = n.input(0), n.constant(1), n.constant(3)
+    x, pads, axes = n.input(0), n.vector(1), n.constant(3)
     value = n.optional(2)
     if n.has(3) and axes is None:
         raise n.refuse("the axes of Pad must be known when the model is converted")
@@ -121,6 +121,7 @@ def _wrapped(b: Builder, n: OnnxNode, x: Value, pairs: Pairs) -> Value:
             continue
         if not isinstance(size, int):
             raise n.refuse("Pad in mode wrap needs the sizes of the operand", hint=FIX_SIZES)
+        n.limited(before + size + after)
         x = b.add(GatherV2(), x, b.ints(np.arange(-before, size + after) % size), b.ints(axis))
     return x
 
@@ -143,7 +144,7 @@ def _computed(b: Builder, n: OnnxNode, x: Value, value: Value | None) -> Value:
 @onnx_op("CenterCropPad", since=18, limits="sizes must be known")
 def center_crop_pad(b: Builder, n: OnnxNode) -> Value:
     """Crop or pad each axis around its centre; the smaller part comes first."""
-    x, target = n.input(0), n.required_constant(1, "the target shape")
+    x, target = n.input(0), n.required_constant(1, "the target shape").reshape(-1)
     axes = n.attr("axes") or range(len(target))
     rank = len(x.shape or ())
     pairs = [(0, 0)] * rank

@@ -153,6 +153,9 @@ def _with_indices(b: Builder, n: OnnxNode, x: Value, win: Window, shape: Sequenc
     MNN gives positions in a plane; a table turns them into ONNX's, which undoes picked rows and the storage order.
     """
     count, sizes = len(win.kernel), shape[2:]
+    n.limited(*shape[:2])
+    n.limited(*sizes)
+    n.limited(*win.kernel)
     if count > 2:
         raise n.refuse("the second output of MaxPool is not supported on volumes")
     begin = win.begin
@@ -188,6 +191,8 @@ def average_pool(b: Builder, n: OnnxNode) -> Value:
     if _direct(win) and include and len(win.kernel) < 3 and not win.same and margin[0] == margin[1]:
         return _pool(b, x, win, "AVEPOOL", ceil, "INCLUDE_PADDING")
     fixed = _sizes(n, sizes, "this window")
+    n.limited(*fixed)
+    n.limited(*win.kernel)
     ratio = _ratio(win, fixed, margin if include else None)
     x, win = _full_windows(b, x, win, fixed)
     y = _pool(b, x, win, "AVEPOOL", False)

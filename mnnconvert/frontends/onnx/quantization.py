@@ -80,16 +80,18 @@ class Scheme:
         if values is None or not isinstance(size, int):
             raise self.n.refuse(f"blocks of {self.n.op_type} need known scales and a known size of axis {axis}")
         block = self.block or -(-size // values.shape[axis])
+        self.n.limited(*values.shape, block)
         spread = np.repeat(np.asarray(values).astype(F32), block, axis)
         return b.floats(spread.take(np.arange(size), axis))
 
 
 def integer_kind(n: OnnxNode, zero: int, default: str = "uint8") -> str:
     """The integer type that a quantising node writes: that of the zero point, or of `output_dtype`."""
-    if n.has(zero):
-        kind = n.source_type(zero)
-        return default if kind == "float32" else kind
-    return NAMES.get(int(n.attr("output_dtype", 0)), default)
+    kind = n.source_type(zero) if n.has(zero) else NAMES.get(int(n.attr("output_dtype", 0)), default)
+    kind = default if kind == "float32" else kind
+    if kind not in RANGES:
+        raise n.refuse(f"{n.op_type} to {kind} is not supported", reference="unsupported-type")
+    return kind
 
 
 @onnx_op("QuantizeLinear", limits="to integers of up to 16 bits; blocks need known scales")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,23 @@ def load_proto(path: Path) -> Any:
         raise ConversionError.of(
             "bad-onnx-file", f"'{path}' is not an ONNX model: it has no {missing}", file=path, offset=0
         )
+    if any(isinstance(text, bytes) for text in _texts(model)):
+        raise ConversionError.of("bad-onnx-file", f"'{path}' holds names that are not UTF-8 text", file=path)
     return model
+
+
+def _texts(message: Any) -> Iterator[str | bytes]:
+    """All texts of a message, weights aside; protobuf gives what does not decode as bytes."""
+    for field, value in message.ListFields():
+        one = isinstance(value, str | bytes) or hasattr(value, "ListFields")
+        if field.type == field.TYPE_STRING:
+            yield from [value] if one else value
+        elif field.type == field.TYPE_MESSAGE:
+            for inner in [value] if one else value:
+                if field.message_type.name == "TensorProto":
+                    yield inner.name
+                else:
+                    yield from _texts(inner)
 
 
 def broken_at(data: bytes) -> int:

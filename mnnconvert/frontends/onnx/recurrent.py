@@ -55,6 +55,7 @@ class Layer:
         self.states = [self._timed(n.input(5 + i)) if n.has(5 + i) else None for i in range(self.cell.states)]
         self.peepholes = self._peepholes()
         width = 2 * self.cell.gates * self.hidden
+        n.limited(width)
         self.bias = n.optional(3) or b.constant(np.zeros((self.count, width), np.float32))
 
     def _hidden(self) -> int:
@@ -113,6 +114,7 @@ class Layer:
         """Zeros [leading..., batch, hidden]."""
         batch = self.x.shape[1] if self.x.shape else None
         if isinstance(batch, int):
+            self.n.limited(*leading, batch, self.hidden)
             return self.b.constant(np.zeros((*leading, batch, self.hidden), np.float32))
         sizes = self.b.add(
             Concat(0), self.b.ints(leading), self.b.add(ShapeOf(1, 2), self.x), self.b.ints([self.hidden])

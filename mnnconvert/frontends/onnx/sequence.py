@@ -14,6 +14,8 @@ from mnnconvert.ops.arrange import Concat, Pack
 from mnnconvert.ops.shape import Squeeze
 from mnnconvert.ops.slicing import Slice
 
+PER_PART = 1 << 12  # a value of the graph is worth as many numbers
+
 
 @onnx_op("SplitToSequence", limits="sizes that are known only at run time")
 def split_to_sequence(b: Builder, n: OnnxNode) -> ValueList:
@@ -40,6 +42,7 @@ def _part_sizes(n: OnnxNode, x: Value, axis: int) -> tuple[int, ...]:
     step = int(split)
     if step < 1:
         raise n.refuse(f"SplitToSequence cannot make parts of size {step}")
+    n.limited(-(-size // step), PER_PART)
     return tuple(min(step, size - at) for at in range(0, size, step))
 
 

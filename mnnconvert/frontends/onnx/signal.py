@@ -129,6 +129,7 @@ COSINES = {"HannWindow": (0.5, 0.5, 0.0), "HammingWindow": (25 / 46, 21 / 46, 0.
 def window_function(b: Builder, n: OnnxNode) -> Value:
     """a - b cos(2 pi i / n) + c cos(4 pi i / n), n the size, or one less for a window that is not periodic."""
     size = int(np.ravel(n.required_constant(0, "the size"))[0])
+    n.limited(size)
     angle = 2 * np.pi * np.arange(size) / max(1, size if n.attr("periodic", 1) else size - 1)
     mean, first, second = COSINES[n.op_type]
     values = (mean - first * np.cos(angle) + second * np.cos(2 * angle)).astype(F32)
@@ -140,6 +141,7 @@ def mel_weight_matrix(b: Builder, n: OnnxNode) -> Value:
     """Triangles [spectrum bins, mel bins] between edges that are equally spaced on the mel scale."""
     mels, length, rate, low, high = (np.ravel(n.required_constant(i, "an operand"))[0] for i in range(5))
     mels, length = int(mels), int(length)
+    n.limited(length // 2 + 1, mels + 2)
     ends = 2595 * np.log10(1 + np.array([low, high], np.float64) / 700)
     scale = ends[0] + np.arange(mels + 2) * (ends[1] - ends[0]) / (mels + 2)
     edges = ((length + 1) * 700 * (10 ** (scale / 2595) - 1) // int(rate)).astype(int)

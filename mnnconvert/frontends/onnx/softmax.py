@@ -54,6 +54,7 @@ def hardmax(b: Builder, n: OnnxNode, x: Value, axes: Axes) -> Value:
         raise n.refuse("Hardmax needs to know the size of its axis", reference="open-size")
     along_axes = {normal_axis(a, len(x.shape)) for a in axes}
     places = tuple(size if isinstance(size, int) and i in along_axes else 1 for i, size in enumerate(x.shape))
+    n.limited(*places)
     index = b.constant(np.arange(math.prod(places), dtype=np.int32).reshape(places))
     is_largest = calc(b, "EQUAL", x, along(b, "MAXIMUM", x, axes))
     first = along(b, "MINIMUM", choose(b, is_largest, index, FAR, index), axes)

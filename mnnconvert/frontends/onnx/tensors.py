@@ -51,7 +51,7 @@ def graph_type(elem_type: int, name: str) -> np.dtype:
 def tensor_of(proto: Any, folder: Path) -> Tensor:
     """A tensor in its source element type (packed integers unpacked to int8 / uint8)."""
     shape = tuple(proto.dims)
-    if any(d < 0 for d in shape):
+    if any(d < 0 or d > INT32_MAX for d in shape):
         raise ConversionError.of("bad-onnx-file", f"the tensor '{proto.name}' has the sizes {list(shape)}")
     if proto.data_location == 1:
         return _external(proto, shape, folder)
@@ -101,20 +101,30 @@ def _typed(proto: Any, shape: tuple[int, ...]) -> np.ndarray:
     return array
 
 
-def _external(proto: Any, shape: tuple[int, ...], folder: Path) -> Tensor:
-    """A tensor in a file beside the model. The location may not leave the model's folder."""
-    entries = {e.key: e.value for e in proto.external_data}
-    location = entries.get("location", "")
-    path = (folder / location).resolve()
+def _data_file(location: str, name: str, folder: Path) -> Path:
+    """The file that a tensor names. It may not lie outside of the model's folder."""
+    try:
+        path = (folder / location).resolve()
+        found = path.is_file()
+    except (OSError, ValueError):  # too long, or a zero character
+        path, found = folder, False
     if not location or Path(location).is_absolute() or not path.is_relative_to(folder.resolve()):
         raise ConversionError.of(
-            "unsafe-path", f"the tensor '{proto.name}' refers to '{location}', outside of the model's folder"
+            "unsafe-path", f"the tensor '{name}' refers to '{location}', outside of the model's folder"
         )
-    if not path.is_file():
+    if not found:
         raise ConversionError.of(
-            "missing-external-data", f"'{location}', which holds the tensor '{proto.name}', does not exist",
+            "missing-external-data", f"'{location}', which holds the tensor '{name}', does not exist",
             hint=f"put it beside the model, in {folder}",
         )  # fmt: skip
+    return path
+
+
+def _external(proto: Any, shape: tuple[int, ...], folder: Path) -> Tensor:
+    """A tensor in a file beside the model."""
+    entries = {e.key: e.value for e in proto.external_data}
+    location = entries.get("location", "")
+    path = _data_file(location, proto.name, folder)
     graph_type(proto.data_type, proto.name)
     try:
         offset = int(entries.get("offset", "0"))

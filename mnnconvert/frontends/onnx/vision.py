@@ -31,15 +31,23 @@ def _wide(b: Builder, x: Value) -> Value:
 @onnx_op("DepthToSpace")
 def depth_to_space(b: Builder, n: OnnxNode) -> Value:
     x = n.input(0)
-    return cast(b, b.add(DepthToSpace(n.attr("blocksize"), n.attr("mode", "DCR")), _wide(b, x)), x.dtype)
+    return cast(b, b.add(DepthToSpace(n.attr("blocksize"), _order(n)), _wide(b, x)), x.dtype)
+
+
+def _order(n: OnnxNode) -> str:
+    mode = str(n.attr("mode", "DCR"))
+    if mode not in ("DCR", "CRD"):
+        raise n.refuse(f"mode of {n.op_type} is {mode!r}, which ONNX does not have")
+    return mode
 
 
 @onnx_op("SpaceToDepth", limits="mode CRD needs a known number of channels")
 def space_to_depth(b: Builder, n: OnnxNode) -> Value:
     x, block = n.input(0), n.attr("blocksize")
     y = b.add(SpaceToDepth(block), _wide(b, x))
-    if n.attr("mode", "DCR") == "CRD":
+    if _order(n) == "CRD":
         channels = _numbers(n, x, 1)[0]
+        n.limited(channels, block, block)
         order = np.arange(channels * block**2).reshape(block**2, channels).T.reshape(-1)
         y = b.add(GatherV2(), y, b.ints(order), b.ints(1))
     return cast(b, y, x.dtype)
@@ -69,6 +77,7 @@ def _normalised(b: Builder, n: OnnxNode, x: Value, op: LRN) -> Value:
     if op.size % 2:
         return b.add(op, x)
     channels = _numbers(n, x, 1)[0]
+    n.limited(channels, channels)
     offset = np.arange(channels)[None] - np.arange(channels)[:, None]
     band = (offset >= -((op.size - 1) // 2)) & (offset <= op.size // 2)
     weight = (band * (op.alpha / op.size)).astype(np.float32)[..., None, None]
@@ -100,6 +109,7 @@ def _folded(b: Builder, n: OnnxNode, image: list[int], block: list[int]) -> Valu
     padded = [size + pads[i] + pads[i + 2] for i, size in enumerate(image)]
     out = [(size - e) // s + 1 for size, e, s in zip(padded, extent, strides, strict=True)]
     spare = [size - (o - 1) * s - e for size, o, s, e in zip(padded, out, strides, extent, strict=True)]
+    n.limited(channels, area, channels, area)
     spread = np.eye(channels * area, dtype=np.float32).reshape(channels * area, channels, *block)
     (sy, sx), (dy, dx), (t, l, d, r) = strides, dilations, pads
     op = Deconvolution((sy, sx), (dy, dx), (t, l, d, r), (spare[0], spare[1]))
@@ -119,6 +129,7 @@ def roi_align_16(b: Builder, n: OnnxNode) -> Value:
 
 def _roi_align(b: Builder, n: OnnxNode, aligned: bool) -> Value:
     height, width = n.attr("output_height", 1), n.attr("output_width", 1)
+    n.limited(max(height, width, 1), max(n.attr("sampling_ratio", 0), 1))
     op = ROIAlign(height, width, n.attr("spatial_scale", 1.0), n.attr("sampling_ratio", 0) or -1, aligned)
     if n.attr("mode", "avg") == "avg":
         return b.add(op, n.input(0), n.input(1), n.input(2))
@@ -207,6 +218,7 @@ def grid_sample(b: Builder, n: OnnxNode) -> Value:
     images, channels, *sizes = _numbers(n, x, 0, x.rank)
     taps = [_neighbours(b, n, grid, len(sizes) - 1 - i, size, mode, padding, aligned) for i, size in enumerate(sizes)]
     pixels = _Pixels.of(b, x, channels, sizes)
+    n.limited(images)
     start = b.ints((np.arange(images) * int(np.prod(sizes))).reshape(-1, *(1,) * len(sizes)))
     total: Value | None = None
     for corner in itertools.product(*taps):
