@@ -23,23 +23,25 @@ Types = Mapping[str, int]
 
 @dataclass(frozen=True)
 class _Product:
-    """Inputs of an op that multiplies: (operand, zero point) of both sides. None: quantized inside, to uint8.
+    """Inputs of an op that multiplies: (operand, zero point) of the left and the right sides.
 
-    The types of the QLinear ops' left sides are those of their results, so only their right sides can be moved.
+    A left side of None is quantized inside, to uint8. The types of the QLinear ops' left sides are those of their
+    results, so only their right sides can be moved.
     """
 
     left: tuple[int, int] | None
-    right: tuple[int, int]
+    right: tuple[tuple[int, int], ...]
     movable_left: bool = False
 
 
 _PRODUCTS = {
-    "MatMulInteger": _Product((0, 2), (1, 3), movable_left=True),
-    "ConvInteger": _Product((0, 2), (1, 3), movable_left=True),
-    "QLinearConv": _Product((0, 2), (3, 5)),
-    "QLinearMatMul": _Product((0, 2), (3, 5)),
-    "MatMulIntegerToFloat": _Product((0, 4), (1, 5), movable_left=True),
-    "DynamicQuantizeMatMul": _Product(None, (1, 3)),
+    "MatMulInteger": _Product((0, 2), ((1, 3),), movable_left=True),
+    "ConvInteger": _Product((0, 2), ((1, 3),), movable_left=True),
+    "QLinearConv": _Product((0, 2), ((3, 5),)),
+    "QLinearMatMul": _Product((0, 2), ((3, 5),)),
+    "MatMulIntegerToFloat": _Product((0, 4), ((1, 5),), movable_left=True),
+    "DynamicQuantizeMatMul": _Product(None, ((1, 3),)),
+    "DynamicQuantizeLSTM": _Product(None, ((1, 9), (2, 11))),
 }
 
 
@@ -57,13 +59,17 @@ def with_unsigned_factors(model: onnx.ModelProto) -> list[str]:
     if not any(node.op_type in _PRODUCTS for graph in graphs for node in graph.node):
         return []
     types = _element_types(onnx.shape_inference.infer_shapes(model))
-    changed = []
-    for graph in graphs:
-        for node in list(graph.node):
-            side = _signed_side(node, types)
-            if side is not None:
-                _move(graph, node, *side)
+    changed: list[str] = []
+    for graph in reversed(graphs):  # the inner ones first: nodes that carry graphs are copied
+        nodes: list[onnx.NodeProto] = []
+        for node in graph.node:
+            for operand, zero in _signed_sides(node, types):
+                nodes += _unsigned(node, operand, zero)
                 changed.append(node.op_type)
+            nodes.append(node)
+        if len(nodes) > len(graph.node):
+            del graph.node[:]
+            graph.node.extend(nodes)
     return changed
 
 
@@ -76,24 +82,24 @@ def _element_types(model: onnx.ModelProto) -> dict[str, int]:
     return types
 
 
-def _signed_side(node: onnx.NodeProto, types: Types) -> tuple[int, int] | None:
-    """The side of a mixed product that has to be moved."""
+def _signed_sides(node: onnx.NodeProto, types: Types) -> list[tuple[int, int]]:
+    """The sides of mixed products that have to be moved."""
     product = _PRODUCTS.get(node.op_type)
     if product is None or node.domain not in ("", "ai.onnx", "com.microsoft"):
-        return None
+        return []
     left = TensorProto.UINT8 if product.left is None else types.get(node.input[product.left[0]])
-    right = types.get(node.input[product.right[0]])
-    if (left, right) == (TensorProto.UINT8, TensorProto.INT8):
-        return product.right
-    if (left, right) == (TensorProto.INT8, TensorProto.UINT8) and product.movable_left:
-        return product.left
-    return None
+    right = [types.get(node.input[operand]) for operand, _ in product.right]
+    if left == TensorProto.UINT8:
+        return [side for side, kind in zip(product.right, right, strict=True) if kind == TensorProto.INT8]
+    if product.movable_left and product.left is not None and (left, right) == (TensorProto.INT8, [TensorProto.UINT8]):
+        return [product.left]
+    return []
 
 
-def _move(graph: onnx.GraphProto, node: onnx.NodeProto, operand: int, zero: int) -> None:
-    """Puts nodes before `node` that make an operand and its zero point (0 when left out) unsigned."""
+def _unsigned(node: onnx.NodeProto, operand: int, zero: int) -> list[onnx.NodeProto]:
+    """The nodes that make an operand of `node` and its zero point (0 when left out) unsigned. `node` reads theirs."""
     node.input.extend([""] * (zero + 1 - len(node.input)))
-    prefix = f"{node.output[0]}__unsigned"
+    prefix = f"{next(name for name in node.output if name)}__unsigned_{operand}"
     shift = helper.make_tensor("shift", TensorProto.INT32, [], [SHIFT])
     added = [helper.make_node("Constant", [], [f"{prefix}_shift"], value=shift)]
     for index in (operand, zero):
@@ -107,7 +113,4 @@ def _move(graph: onnx.GraphProto, node: onnx.NodeProto, operand: int, zero: int)
         else:
             added.append(helper.make_node("Cast", [f"{prefix}_shift"], [name], to=TensorProto.UINT8))
         node.input[index] = name
-    at = next(i for i, other in enumerate(graph.node) if other is node or other == node)
-    rest = [*added, *graph.node[at:]]
-    del graph.node[at:]
-    graph.node.extend(rest)
+    return added

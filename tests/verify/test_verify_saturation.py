@@ -99,6 +99,18 @@ def test_products_inside_a_branch(onnx_file):
     np.testing.assert_array_equal(got, product(a, b))
 
 
+def test_several_products_and_a_branch_behind_them(onnx_file):
+    text = """(bool c, uint8[2,64] a) => (int32[2,1] x, int32[2,1] y, int32[2,1] z) {
+        x = MatMulInteger(a, b)
+        y = If (c) <then_branch = t () => (int32[2,1] u) { u = MatMulInteger(a, b) },
+                    else_branch = e () => (int32[2,1] v) { v = MatMulInteger(a, b) }>
+        z = MatMulInteger(a, b) }"""
+    a, b = np.full((2, 64), 255, np.uint8), np.full((64, 1), 127, np.int8)
+    outputs = OnnxRuntimeEngine(onnx_file(text, b=b)).run({"a": a, "c": np.array(True)})
+    for name in "xyz":
+        np.testing.assert_array_equal(outputs[name], product(a, b), err_msg=name)
+
+
 def test_operands_of_one_kind_stay(onnx_file):
     path = onnx_file("(int8[2,3] a, int8[3,2] b) => (int32[2,2] y) { y = MatMulInteger(a, b) }")
     before = onnx.load(path)
