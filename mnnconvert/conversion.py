@@ -106,6 +106,8 @@ class Conversion:
             graph = read_onnx(self.source, shapes, self.options.batch or 0)
         if self.options.save_static_model:
             _require_static(graph)
+        if not self.options.allow_custom_op:
+            _refuse_plugins(graph)
         self.report.source_bytes = _bytes_on_disk(self.source, graph)
         self.report.nodes_before = sum(len(g.nodes) for g in graph.graphs())
         return graph
@@ -202,6 +204,10 @@ class Conversion:
         from mnnconvert.verify.engines import OnnxRuntimeEngine
 
         demanded = self.options.verify == "always"
+        foreign = _plugins(graph)
+        if foreign and not demanded:
+            self.note("not-verified", f"onnxruntime does not know {', '.join(foreign)}, so the file was not proved")
+            return None
         size = sum(v.tensor.nbytes for g in graph.graphs() for v in g.constants() if v.tensor is not None)
         if self.framework == "ONNX" and not OnnxRuntimeEngine.available() and not demanded:
             self.note(
@@ -358,6 +364,27 @@ def fixed_shapes(path: str | None) -> dict[str, Shape]:
             "bad-input", f"'{path}' needs lines like 'input_names = a,b' and 'input_dims = 1x3x8x8,1x4'", file=path
         )
     return {name: tuple(int(p) for p in d.split("x")) for name, d in zip(names, dims, strict=True)}
+
+
+def _plugins(graph: Graph) -> list[str]:
+    """Names of the ops in a graph that come from plug-ins."""
+    from mnnconvert.ops.plugin import PluginOp
+
+    return sorted({n.op.plugin for g in graph.graphs() for n in g.nodes if isinstance(n.op, PluginOp)})
+
+
+def _refuse_plugins(graph: Graph) -> None:
+    problems = [
+        Diagnostic(
+            "custom-op",
+            f"'{name}' comes from a plug-in: only a runtime with a kernel of that name can run the file",
+            {"op": name},
+            "--allowCustomOp writes it all the same",
+        )
+        for name in _plugins(graph)
+    ]
+    if problems:
+        raise ConversionError(problems)
 
 
 def _require_static(graph: Graph) -> None:

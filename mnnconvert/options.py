@@ -190,7 +190,7 @@ OPTIONS: tuple[Option, ...] = (
     _option("--targetVersion", "target_version", "text", MODEL, "write for an older MNN", metavar="TEXT"),
     _option("--authCode", "auth_code", "text", MODEL, "authentication code", metavar="TEXT"),
     _option("--forTraining", "for_training", "flag", MODEL, "keep training operators"),
-    _option("--allowCustomOp", "allow_custom_op", "flag", MODEL, "keep operators MNN does not know"),
+    _option("--allowCustomOp", "allow_custom_op", "flag", MODEL, "write operators that come from plug-ins"),
     _option("--customOpLibs", "custom_op_libs", "text", MODEL, "libraries of own operators", metavar="LIBS"),
     _option("--force", "force", "flag", MODEL, "overwrite the output (the default, as in MNN)"),
     _option("--plan", "plan", "flag", TALK, "say what would be done, and stop"),
@@ -217,7 +217,6 @@ REFUSED: dict[str, str] = {
     "auth_code": "written models carry no authentication.",
     "target_version": "files are written for one runtime, the one that --target names.",
     "for_training": "only inference models are written; training operators are folded away.",
-    "allow_custom_op": "an operator without an MNN form stops the conversion, as the file could not be run.",
     "custom_op_libs": "operator libraries are not loaded.",
 }
 """Options that would change nothing, by field, and why: asking for one is an error instead of a silent no-op."""

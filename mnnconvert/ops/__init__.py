@@ -27,6 +27,7 @@ FAMILIES = (
     "padding",
     "resample",
     "vision",
+    "plugin",
 )
 
 for _family in FAMILIES:

@@ -99,6 +99,11 @@ class Op:
         return Emission(self.form.type, self.form.table, fields, self.form.layout_format)
 
     @classmethod
+    def reads(cls, fields: Fields) -> bool:
+        """Whether `parse` makes an op of these table contents; what it does not stays opaque."""
+        return True
+
+    @classmethod
     def parse(cls, type: str, fields: Fields) -> Op:
         """The op that stands in a file under OpType `type` with these table contents."""
         attributes = {}

@@ -159,7 +159,7 @@ class _Scope:
         kind = tables.OpType(op.type).name if op.type in list(tables.OpType) else f"OpType {op.type}"
         reader = READERS.get(kind)
         made: Any
-        if reader is None:
+        if reader is None or not reader.reads(_fields_of(op)):
             made = Opaque(int(op.type), kind, op.main, len(outputs))
         else:
             made = _parse(reader, kind, op, name).for_results(len(outputs))
@@ -197,10 +197,13 @@ class _Scope:
         self.graph.outputs = [(v.name, v) for v in results]
 
 
+def _fields_of(op: tables.Op) -> Any:
+    return Fields(op.main) if isinstance(op.main, Table) else {}
+
+
 def _parse(reader: type[Op], kind: str, op: tables.Op, name: str) -> Op:
-    fields: Any = Fields(op.main) if isinstance(op.main, Table) else {}
     try:
-        return reader.parse(kind, fields)
+        return reader.parse(kind, _fields_of(op))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ConversionError.of(
             "bad-mnn-file", f"the op '{name}' ({kind}) has parameters that do not fit: {error}"
