@@ -18,6 +18,7 @@ from pathlib import Path
 import onnx
 from backend_cases import Case, all_cases
 from conformance_columns import OUTCOMES, Result, run_case
+from conformance_peer import Peer
 
 PAGE = Path(__file__).parents[2] / "docs/conformance.md"
 HEAD = """\
@@ -44,14 +45,17 @@ def main() -> int:
     options = _parser().parse_args()
     warnings.simplefilter("ignore")
     started, rows, apart = time.perf_counter(), [], []
+    peer = None if options.ours else Peer()
     for case in all_cases():
         if options.only.lower() not in f"{case.name} {case.group}".lower():
             continue
         if case.apart:
             apart.append(case)
             continue
-        rows.append((case, *run_case(case, peer=not options.ours)))
+        rows.append((case, *run_case(case, peer)))
         _show(rows[-1])
+    if peer is not None:
+        peer.close()
     text = page(rows, apart)
     if not options.ours and not options.only:
         PAGE.write_text(text, encoding="utf-8")

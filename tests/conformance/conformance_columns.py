@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 from backend_cases import Case
+from conformance_peer import Peer
 
 from mnnconvert.errors import Diagnostic, MnnConvertError
 from mnnconvert.frontends.onnx.importer import Importer
 from mnnconvert.passes.pipeline import run_pipeline
 from mnnconvert.runtime_ref.session import load
 from mnnconvert.schema.writer import write_model
-from mnnconvert.verify.mnn_engine import MnnEngine
 
 REFUSALS = {
     "unsupported-op", "unsupported-attribute", "unsupported-type", "int64-range", "runtime-defect", "bad-input",
 }  # fmt: skip
+Arrays = dict[str, np.ndarray]
 OUTCOMES = ("right", "refused", "wrong", "crash")
 LARGEST = 16  # elements of a parameter
 HALF_RTOL = 2.0**-9  # two units in the last place: the expected value of a float16 output is rounded itself
@@ -38,7 +40,7 @@ class Result:
     stored: bool = False
 
 
-def run_case(case: Case, peer: bool = False) -> tuple[Result, Result | None]:
+def run_case(case: Case, peer: Peer | None = None) -> tuple[Result, Result | None]:
     """What our executor, and with `peer` MNN's runtime, make of a case.
 
     Both read the file for the released runtime. Where that is refused because the runtime would compute it wrongly, our
@@ -73,14 +75,14 @@ def with_stored_parameters(case: Case) -> Case | None:
     return replace(case, model=model, runs=runs)
 
 
-def _run(case: Case, peer: bool) -> tuple[Result, Result | None]:
+def _run(case: Case, peer: Peer | None) -> tuple[Result, Result | None]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.mnn"
         refused = _converted(case, path, "mnn-3.6.1")
-        theirs = (refused or _judged(case, lambda: MnnEngine(path))) if peer else None
+        theirs = None if peer is None else refused or _judged(case, lambda feeds: peer.run(path, feeds))
         if refused is not None and refused.reason.startswith("runtime-defect"):
             refused = _converted(case, path, "none")
-        return refused or _judged(case, lambda: load(path)), theirs
+        return refused or _judged(case, lambda feeds: [load(path).run(f) for f in feeds]), theirs
 
 
 def _converted(case: Case, path: Path, target: str) -> Result | None:
@@ -94,10 +96,9 @@ def _converted(case: Case, path: Path, target: str) -> Result | None:
     return None
 
 
-def _judged(case: Case, engine) -> Result:
+def _judged(case: Case, run: Callable[[list[Arrays]], list[Arrays]]) -> Result:
     try:
-        running = engine()
-        results = [running.run(feeds) for feeds, _ in case.runs]
+        results = run([feeds for feeds, _ in case.runs])
     except Exception as error:  # noqa: BLE001  as above
         return _failure(error)
     wrong = [
