@@ -79,14 +79,22 @@ class Activations:
         return ACTIVATIONS[self.names[index]].function(b, x, *self.parameters[index])
 
 
+def _product(b: Builder, h: Value, r: Value) -> Value:
+    return b.add(MatMul(transpose_b=True), h, r)
+
+
 @dataclass(frozen=True)
 class Rule:
-    """What a step has to know: activations, clip threshold (0: none), and two switches of single cells."""
+    """What a step has to know: activations, clip threshold (0: none), two switches of single cells.
+
+    `product` multiplies a state with recurrent weights as they were given to `Cell.weights`.
+    """
 
     activations: Activations
     clip: float = 0.0
     linear_before_reset: bool = False
     input_forget: bool = False
+    product: Callable[[Builder, Value, Value], Value] = _product
 
     def active(self, b: Builder, index: int, x: Value) -> Value:
         """Activation `index` of `x`, which is clipped first."""
@@ -116,7 +124,7 @@ class RnnCell(Cell):
     gates, states, usual = 1, 1, ("tanh",)
 
     def step(self, b: Builder, rule: Rule, row: Value, state: list[Value], weights: dict[str, Value]) -> list[Value]:
-        return [rule.active(b, 0, calc(b, "ADD", row, _product(b, state[0], weights["r"])))]
+        return [rule.active(b, 0, calc(b, "ADD", row, rule.product(b, state[0], weights["r"])))]
 
 
 class LstmCell(Cell):
@@ -126,7 +134,7 @@ class LstmCell(Cell):
 
     def step(self, b: Builder, rule: Rule, row: Value, state: list[Value], weights: dict[str, Value]) -> list[Value]:
         h, c = state
-        i, o, f, g = parts(b, calc(b, "ADD", row, _product(b, h, weights["r"])), 1, 4)
+        i, o, f, g = parts(b, calc(b, "ADD", row, rule.product(b, h, weights["r"])), 1, 4)
         if "peepholes" in weights:
             look = parts(b, weights["peepholes"], 0, 3)
             i, f = (calc(b, "ADD", gate, calc(b, "MUL", c, p)) for gate, p in ((i, look[0]), (f, look[2])))
@@ -153,9 +161,9 @@ class GruCell(Cell):
     def step(self, b: Builder, rule: Rule, row: Value, state: list[Value], weights: dict[str, Value]) -> list[Value]:
         h = state[0]
         z, r, g = parts(b, row, 1, 3)
-        hz, hr = parts(b, _product(b, h, weights["r"]), 1, 2)
+        hz, hr = parts(b, rule.product(b, h, weights["r"]), 1, 2)
         z, r = (rule.active(b, 0, calc(b, "ADD", x, y)) for x, y in ((z, hz), (r, hr)))
-        inner = _product(b, h if rule.linear_before_reset else calc(b, "MUL", r, h), weights["candidate"])
+        inner = rule.product(b, h if rule.linear_before_reset else calc(b, "MUL", r, h), weights["candidate"])
         inner = calc(b, "ADD", inner, weights["bias"])
         inner = calc(b, "MUL", r, inner) if rule.linear_before_reset else inner
         g = rule.active(b, 1, calc(b, "ADD", g, inner))
@@ -167,10 +175,6 @@ CELLS: dict[str, Cell] = {"RNN": RnnCell(), "LSTM": LstmCell(), "GRU": GruCell()
 
 def _joined(b: Builder, *parts: Value) -> Value:
     return b.add(Concat(0), *parts)
-
-
-def _product(b: Builder, h: Value, r: Value) -> Value:
-    return b.add(MatMul(transpose_b=True), h, r)
 
 
 def read_activations(n: OnnxNode, cell: Cell, directions: int) -> list[Activations]:

@@ -58,6 +58,24 @@ def _digit(b: Builder, x: Value, base: int) -> tuple[Value, Value]:
     return calc(b, "SUB", x, calc(b, "MUL", rest, float(base))), rest
 
 
+def known_factor(b: Builder, codes: np.ndarray, kind: str, zero: np.ndarray, axis: int) -> tuple[Value, int]:
+    """The constant codes - zero, as coded integers where they can be, and the largest sum of a result's weights.
+
+    A zero point is one number, or per column of a matrix product (axis -1), per first axis of a convolution (0).
+    """
+    aligned = zero.astype(np.int64)
+    if zero.size == 1:
+        aligned = aligned.reshape(())
+    elif not axis:
+        aligned = aligned.reshape(-1, *(1,) * (codes.ndim - 1))
+    whole = codes.astype(np.int64) - aligned
+    row = int(np.abs(whole).sum(axis=-2 if axis else tuple(range(1, whole.ndim))).max(initial=0))
+    steps = zero.astype(F32)
+    coded = zero.ndim < 2 and kind in BITS
+    tensor = weight(codes, kind, np.ones_like(steps), steps, 1 if axis else 0, bool(axis)) if coded else None
+    return b.constant(whole.astype(F32) if tensor is None else tensor), row
+
+
 class Factor:
     """A weight of whole numbers: operand minus zero point, as coded integers when constant. `row` bounds its sums."""
 
@@ -65,35 +83,12 @@ class Factor:
         self.codes, self.zero = n.constant(index), n.constant(zero) if n.has(zero) else np.zeros(())
         value = n.input(index)
         if self.codes is not None and self.zero is not None:
-            self.value = self._constant(b, n.source_type(index), axis)
-            whole = np.abs(self.codes.astype(np.int64) - self._aligned(axis))
-            self.row = int(whole.sum(axis=-2 if axis else (1, 2, 3)[: whole.ndim - 1]).max(initial=0))
+            self.value, self.row = known_factor(b, self.codes, n.source_type(index), self.zero, axis)
         else:
             self.value = cast(b, value, F32)
             if n.has(zero):
                 self.value = calc(b, "SUB", self.value, _zero(b, n, zero, value.rank or 0, axis))
             self.row = WIDEST * self._count(n, value, axis)
-
-    def _constant(self, b: Builder, kind: str, axis: int) -> Value:
-        assert self.codes is not None and self.zero is not None
-        zero = self.zero.astype(F32)
-        ones = np.ones_like(zero)
-        tensor = (
-            weight(self.codes, kind, ones, zero, 1 if axis else 0, bool(axis))
-            if zero.ndim < 2 and kind in BITS
-            else None
-        )
-        if tensor is not None:
-            return b.constant(tensor)
-        return b.constant(self.codes.astype(F32) - self._aligned(axis).astype(F32))
-
-    def _aligned(self, axis: int) -> np.ndarray:
-        """The zero point so that it broadcasts: per column of a matrix product, per first axis of a convolution."""
-        assert self.codes is not None and self.zero is not None
-        zero = np.asarray(self.zero).astype(np.int64)
-        if zero.size == 1:
-            return zero.reshape(())
-        return zero if axis else zero.reshape(-1, *(1,) * (self.codes.ndim - 1))
 
     def _count(self, n: OnnxNode, value: Value, axis: int) -> int:
         sizes = (value.shape or (None,) * 2)[-2:-1] if axis else (value.shape or (None,))[1:]

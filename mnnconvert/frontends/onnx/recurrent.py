@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.cells import CELLS, Rule, parts, read_activations
+from mnnconvert.frontends.onnx.cells import CELLS, LstmCell, Rule, parts, read_activations
 from mnnconvert.frontends.onnx.compose import calc, choose, permute
 from mnnconvert.frontends.onnx.control import run_loop, turns_over
 from mnnconvert.frontends.onnx.node import OnnxNode
@@ -39,7 +39,7 @@ class Layer:
 
     def __init__(self, b: Builder, n: OnnxNode):
         self.b, self.n = b, n
-        self.cell = CELLS[n.op_type]
+        self.cell = CELLS[n.op_type.removeprefix("DynamicQuantize")]
         direction = str(n.attr("direction", "forward")).lower()
         if direction not in DIRECTIONS:
             raise n.refuse(f"there is no direction '{direction}'")
@@ -77,7 +77,7 @@ class Layer:
 
     def _peepholes(self) -> Value | None:
         """Peephole weights [directions, 3 hidden] of an LSTM, unless they are known to be zero."""
-        if self.n.op_type != "LSTM" or not self.n.has(7):
+        if not isinstance(self.cell, LstmCell) or not self.n.has(7):
             return None
         known = self.n.constant(7)
         return None if known is not None and not known.any() else self.n.input(7)
@@ -158,12 +158,11 @@ class Layer:
         """One direction as a loop: the product with the input weights for all steps at once, then step by step."""
         b, n = self.b, self.n
         x = self._walked(self.x, d)
-        bias, weights = self.cell.weights(b, self._part(self.r, d), self._part(self.bias, d))
-        projected = calc(b, "ADD", b.add(MatMul(transpose_b=True), x, self._part(self.w, d)), bias)
+        bias, weights = self.cell.weights(b, self._recurrent_weight(d), self._part(self.bias, d))
+        projected = calc(b, "ADD", self._projected(x, d), bias)
         if self.peepholes is not None:
             weights["peepholes"] = self._part(self.peepholes, d)
-        switches = (bool(n.attr(name, 0)) for name in ("linear_before_reset", "input_forget"))
-        rule = Rule(self.activations[d], self.clip, *switches)
+        rule = self._rule(d)
 
         def turn(scope: Any, i: Value, condition: Value, state: list[Value]) -> list[Value]:
             inner: Builder = scope.builder
@@ -179,6 +178,17 @@ class Layer:
         states = [self._zeros(()) if s is None else self._part(s, d) for s in self.states]
         *last, y = run_loop(b, n, turns_over(b, x), None, states, turn)
         return b.add(Unsqueeze((1,)), self._walked(y, d)), *(b.add(Unsqueeze((0,)), s) for s in last)
+
+    def _projected(self, x: Value, d: int) -> Value:
+        """The products of all steps with the input weights, without bias."""
+        return self.b.add(MatMul(transpose_b=True), x, self._part(self.w, d))
+
+    def _recurrent_weight(self, d: int) -> Value:
+        return self._part(self.r, d)
+
+    def _rule(self, d: int) -> Rule:
+        switches = (bool(self.n.attr(name, 0)) for name in ("linear_before_reset", "input_forget"))
+        return Rule(self.activations[d], self.clip, *switches)
 
     def joined(self, runs: list[Results]) -> Results:
         """The directions together."""
