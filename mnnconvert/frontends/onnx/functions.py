@@ -20,14 +20,14 @@ TypeOf = tuple[str, Shape | None]  # source element type and shape of an operand
 @cache
 def is_function(domain: str, op: str, opset: int) -> bool:
     """Whether the standard defines this op, in force at `opset`, through others."""
-    return _body_opset(_schema(domain, op, opset), opset) > 0
+    return _body_opset(schema_of(domain, op, opset), opset) > 0
 
 
 def body(node: Any, domain: str, opset: int, types: Sequence[TypeOf]) -> Any:
     """The FunctionProto of a node of an op for which `is_function` holds."""
     from onnx import FunctionProto
 
-    schema = _schema(domain, node.op_type, opset)
+    schema = schema_of(domain, node.op_type, opset)
     version = _body_opset(schema, opset)
     if version in schema.function_opset_versions:
         return FunctionProto.FromString(schema.get_function_with_opset_version(version))
@@ -38,7 +38,7 @@ def body(node: Any, domain: str, opset: int, types: Sequence[TypeOf]) -> Any:
 
 def defaults(domain: str, op: str, opset: int) -> Mapping[str, Any]:
     """The attributes of an op that have a default, as AttributeProtos."""
-    attributes = _schema(domain, op, opset).attributes
+    attributes = schema_of(domain, op, opset).attributes
     return {name: formal.default_value for name, formal in attributes.items() if formal.default_value.type}
 
 
@@ -77,7 +77,7 @@ def _graphs(node: Any) -> list[Any]:
     return [g for a in node.attribute for g in ([a.g] if a.HasField("g") else a.graphs)]
 
 
-def _schema(domain: str, op: str, opset: int) -> Any:
+def schema_of(domain: str, op: str, opset: int) -> Any:
     """The OpSchema in force at an opset, or None."""
     from onnx import defs
 

@@ -13,6 +13,7 @@ from mnnconvert.frontends.onnx import functions, rules  # noqa: F401  (registers
 from mnnconvert.frontends.onnx.node import OnnxNode, ValueList
 from mnnconvert.frontends.onnx.registry import RULES, Rule, find
 from mnnconvert.frontends.onnx.signature import faults
+from mnnconvert.frontends.onnx.source_types import result_types
 from mnnconvert.frontends.onnx.tensors import INT32_MAX, NAMES, graph_type, tensor_of, to_graph_type
 from mnnconvert.ir import Builder, Dim, Graph, Shape, Tensor, Value
 from mnnconvert.ir.types import merge
@@ -153,6 +154,7 @@ class Scope:
         self.values: dict[str, Value] = {}
         self.tensors: dict[str, Tensor] = {}
         self.declared: dict[str, Any] = {}
+        self.types: dict[str, str] = {}  # source element types of results
         self.poisoned: set[str] = set()
 
     def declare(self, proto: Any) -> None:
@@ -187,11 +189,12 @@ class Scope:
         return tensor.numpy() if tensor is not None else self.value(name).constant
 
     def source_type(self, name: str) -> str:
-        """The declared source element type of a name, or that of its value."""
+        """The source element type of a name: as declared, as the op that makes it has it, or that of its value."""
         if name in self.initializers:
             return NAMES.get(self.initializers[name].data_type, "")
-        if name in self.declared and _elem_type(self.declared[name]):
-            return NAMES.get(_elem_type(self.declared[name]), "")
+        known = _declared_type(self.declared.get(name)) or self.types.get(name)
+        if known:
+            return known
         if name in self.values or self.parent is None:
             return str(self.value(name).dtype)
         return self.parent.source_type(name)
@@ -294,6 +297,7 @@ class Scope:
             before = len(self.builder.graph.nodes)
             result = self._apply(rule, node)
         self._bind(proto, result if isinstance(result, tuple | list) else (result,), before)
+        self.types.update(zip(proto.output, result_types(proto, domain, opset, self.source_type), strict=False))
 
     def _apply(self, rule: Rule, node: OnnxNode) -> Any:
         """The result of a rule. What a computation with the model's own numbers says against them is the model's fault.
@@ -338,7 +342,7 @@ class Scope:
     def _complete(self, name: str, value: Value) -> None:
         """Where our rule knows less than the model declares, believe the declaration."""
         info = self.declared.get(name)
-        if info is not None and info.type.WhichOneof("value") == "tensor_type":
+        if info is not None and not isinstance(value, ValueList) and info.type.WhichOneof("value") == "tensor_type":
             shape = _shape(info)
             if shape is not None and (value.shape is None or len(value.shape) == len(shape)):
                 value.spec.shape = merge(value.shape, tuple(d if isinstance(d, int) else None for d in shape))
@@ -358,11 +362,13 @@ class Scope:
         for formal, actual in zip(function.input, proto.input, strict=False):
             if actual:
                 inner.values[formal] = self.value(actual)
+                inner.types[formal] = self.source_type(actual)
         absent = {formal for formal in function.input if formal not in inner.values}
         inner.translate([functions.instance(node, attributes, absent) for node in function.node])
         for formal, actual in zip(function.output, proto.output, strict=False):
             if actual and formal not in inner.poisoned:
                 self.values[actual] = inner.value(formal)
+                self.types[actual] = inner.source_type(formal)
             elif actual:
                 self.poisoned.add(actual)
 
@@ -436,6 +442,13 @@ def _elem_type(info: Any) -> int:
     if kind not in ("tensor_type", None):
         raise ConversionError.of("unsupported-type", f"'{info.name}' is a {kind.replace('_type', '')}, not a tensor")
     return info.type.tensor_type.elem_type if kind else 0
+
+
+def _declared_type(info: Any) -> str:
+    """The element type of a declared tensor, "" for anything else."""
+    if info is None or info.type.WhichOneof("value") != "tensor_type":
+        return ""
+    return NAMES.get(info.type.tensor_type.elem_type, "")
 
 
 def _shape(info: Any) -> Shape | None:
