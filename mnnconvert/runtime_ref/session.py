@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError, Diagnostic, MnnConvertError, UsageError
-from mnnconvert.ir import Graph, Node, Shape, Value
+from mnnconvert.ir import F32, I8, U8, Graph, Node, Shape, Value
 from mnnconvert.ir.types import format_shape
 from mnnconvert.ops.layout import Opaque
 from mnnconvert.schema.reader import read_model
 
 Arrays = dict[str, np.ndarray]
+WIDENED = {"bfloat": F32, "float": F32, "int": I8, "uint": U8}  # by how the name of a type begins
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Session:
         self.outputs = [TensorInfo(name, self._declared(name, v), v.shape) for name, v in graph.outputs]
         self._values = {v.name: v for v in graph.values()}
         _refuse_opaque(graph)
+        _refuse_unmade(graph)
         self._executor = _Executor(graph)
 
     def _declared(self, name: str, value: Value) -> np.dtype:
@@ -115,9 +117,24 @@ def _refuse_opaque(graph: Graph) -> None:
         )
 
 
+def _refuse_unmade(graph: Graph) -> None:
+    """A damaged file may read what nothing computes."""
+    for each in graph.graphs():
+        made = set(each.inputs)
+        for node in each.nodes:
+            missing = next((v for v in node.inputs if v not in made and v.tensor is None), None)
+            if missing is not None:
+                raise ConversionError.of("bad-mnn-file", f"'{node.name}' reads '{missing.name}' before it is computed")
+            made.update(node.outputs)
+        lost = next((name for name, v in each.outputs if v not in made and v.tensor is None), None)
+        if lost is not None:
+            raise ConversionError.of("bad-mnn-file", f"the output '{lost}' is never computed")
+
+
 def _convert(array: np.ndarray, value: Value, symbols: dict[str, int]) -> np.ndarray:
     """A feed in the element type of the graph; UsageError where type, rank or size do not fit."""
     _check_shape(array, value, symbols)
+    array = _widened(array)
     if array.dtype == value.dtype:
         return array
     if array.dtype.kind not in "fiub" or (array.dtype.kind == "f") != (value.dtype.kind == "f"):
@@ -129,6 +146,13 @@ def _convert(array: np.ndarray, value: Value, symbols: dict[str, int]) -> np.nda
     if value.dtype.kind != "f" and not np.array_equal(converted.astype(np.int64), array.astype(np.int64)):
         raise UsageError.of("bad-input", f"the input '{value.name}' holds values that {value.dtype} cannot hold")
     return converted
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    """Floats and integers of the ml_dtypes package, which numpy does not know, in types that hold all of them."""
+    name = array.dtype.name
+    wide = next((dtype for prefix, dtype in WIDENED.items() if name.startswith(prefix)), array.dtype)
+    return array.astype(wide) if array.dtype.kind == "V" else array
 
 
 def _check_shape(array: np.ndarray, value: Value, symbols: dict[str, int]) -> None:

@@ -40,11 +40,18 @@ def _to_schema(kind: str, value: Any) -> Any:
     if kind.startswith("["):
         inner = kind[1:-1]
         if inner in VECTOR_TYPES:
-            return value if hasattr(value, "write_to") else np.asarray(value, VECTOR_TYPES[inner])
+            return value if hasattr(value, "write_to") else _vector(inner, value)
         return [_to_schema(inner, item) for item in value]
     if isinstance(value, str) and kind != "string":
         return _member(kind, value)
     return make_table(kind, value) if isinstance(value, Mapping) else value
+
+
+def _vector(kind: str, values: Any) -> Any:
+    try:
+        return np.asarray(values, VECTOR_TYPES[kind])
+    except OverflowError as error:
+        raise ConversionError.of("value-out-of-range", f"{error}: {values!r:.80}") from error
 
 
 def _member(kind: str, name: str) -> Any:

@@ -170,6 +170,8 @@ class _Scope:
         """The operands, those stored in the table included."""
         if not made.embedded or len(inputs) > len(made.embedded) or op.main is None:
             return inputs
+        if not inputs:
+            raise ConversionError.of("bad-mnn-file", f"the op '{name}' has no operands")
         found = self.weights.embedded(op.main, made.embedded)
         if not found:
             return inputs

@@ -22,6 +22,8 @@ def infer_shapes(graph: Graph, named: Mapping[str, Graph], depth: int = 0) -> No
     for node in graph.nodes:
         try:
             specs = _results(node, named, depth)
+            if len(specs) < len(node.outputs):
+                raise ValueError(f"it has {len(specs)} results, and {len(node.outputs)} are asked for")
         except (ValueError, TypeError, IndexError, ArithmeticError, AttributeError) as error:
             raise ConversionError.of(
                 "bad-mnn-file", f"the op '{node.name}' ({node.op.kind}) does not fit its operands: {error}"

@@ -123,7 +123,7 @@ class _Scope:
     def _node(self, node: Node) -> None:
         op: Any = node.op
         if isinstance(op, Opaque):
-            main, kind, layout_format = op.main, tables.OpType(op.type), None
+            main, kind, layout_format = op.main, op.type, None
             inputs = node.inputs
         else:
             emission = op.emit(*(v.spec for v in node.inputs), **({"graphs": self.graphs} if op.subgraphs() else {}))
