@@ -187,8 +187,8 @@ class Layer:
         return self._part(self.r, d)
 
     def _rule(self, d: int) -> Rule:
-        switches = (bool(self.n.attr(name, 0)) for name in ("linear_before_reset", "input_forget"))
-        return Rule(self.activations[d], self.clip, *switches)
+        before_reset, forget = (bool(self.n.attr(name, 0)) for name in ("linear_before_reset", "input_forget"))
+        return Rule(self.activations[d], self.clip, before_reset, forget)
 
     def joined(self, runs: list[Results]) -> Results:
         """The directions together."""
