@@ -19,6 +19,7 @@ from mnnconvert.schema.reader import read_model
 
 Arrays = dict[str, np.ndarray]
 WIDENED = {"bfloat": F32, "float": F32, "int": I8, "uint": U8}  # by how the name of a type begins
+WIDENED = {"bfloat": F32, "float": F32, "int": I8, "uint": U8}  # by how the name of a type begins
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,12 @@ def _widened(array: np.ndarray) -> np.ndarray:
     name = array.dtype.name
     wide = next((dtype for prefix, dtype in WIDENED.items() if name.startswith(prefix)), array.dtype)
     return array.astype(wide) if array.dtype.kind == "V" else array
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    """Floats and integers of the ml_dtypes package, which numpy does not know, in types that hold all of them."""
+    found = [wide for prefix, wide in WIDENED.items() if array.dtype.name.startswith(prefix)]
+    return array.astype(found[0]) if array.dtype.kind == "V" and found else array
 
 
 def _check_shape(array: np.ndarray, value: Value, symbols: dict[str, int]) -> None:

@@ -1,5 +1,6 @@
 """Sessions: feeds are checked and converted, any value can be asked for, failures name the op."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -47,6 +48,22 @@ def test_any_value_can_be_asked_for(session):
 def test_floats_of_other_widths_are_converted(session, dtype):
     given = feeds() | {"x": np.ones((3, 2), dtype)}
     assert session.run(given)["z"].dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_short_floats_are_widened(session, name):
+    x = np.array([[0.5, -2.0]], getattr(ml_dtypes, name))
+    result = session.run({**feeds(1), "x": x}, ["z"])["z"]
+    np.testing.assert_array_equal(result, [[-0.5, -2.0]])
+
+
+def test_short_integers_are_widened_and_unknown_types_refused(session):
+    k = np.array([-8, 7], ml_dtypes.int4)
+    np.testing.assert_array_equal(session.run({**feeds(1), "k": k}, ["positive"])["positive"], [False, True])
+    with pytest.raises(UsageError, match="takes float32"):
+        session.run({**feeds(1), "x": np.zeros((1, 2), "V8")})
+    with pytest.raises(UsageError, match="takes float32"):
+        session.run({**feeds(1), "x": np.zeros((1, 2), ml_dtypes.int4)})
 
 
 @pytest.mark.parametrize(
