@@ -18,8 +18,7 @@ from mnnconvert.ops.layout import Opaque
 from mnnconvert.schema.reader import read_model
 
 Arrays = dict[str, np.ndarray]
-WIDENED = {"bfloat": F32, "float": F32, "int": I8, "uint": U8}  # by how the name of a type begins
-WIDENED = {"bfloat": F32, "float": F32, "int": I8, "uint": U8}  # by how the name of a type begins
+WIDENED: dict[str, np.dtype] = {"bfloat": F32, "float": F32, "int": I8, "uint": U8}  # by how the name of a type begins
 
 
 @dataclass(frozen=True)
@@ -147,13 +146,6 @@ def _convert(array: np.ndarray, value: Value, symbols: dict[str, int]) -> np.nda
     if value.dtype.kind != "f" and not np.array_equal(converted.astype(np.int64), array.astype(np.int64)):
         raise UsageError.of("bad-input", f"the input '{value.name}' holds values that {value.dtype} cannot hold")
     return converted
-
-
-def _widened(array: np.ndarray) -> np.ndarray:
-    """Floats and integers of the ml_dtypes package, which numpy does not know, in types that hold all of them."""
-    name = array.dtype.name
-    wide = next((dtype for prefix, dtype in WIDENED.items() if name.startswith(prefix)), array.dtype)
-    return array.astype(wide) if array.dtype.kind == "V" else array
 
 
 def _widened(array: np.ndarray) -> np.ndarray:
