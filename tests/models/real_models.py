@@ -21,6 +21,7 @@ FOLDER = Path(__file__).parents[2] / ".models"
 KEYWORDS = {"float": {}, "8 bit": {"weight_bits": 8}, "4 bit": {"weight_bits": 4, "weight_block": 64}}
 OPTIONS = {
     "float": [],
+    "half": ["--fp16"],
     "8 bit": ["--weightQuantBits", "8"],
     "4 bit": ["--weightQuantBits", "4", "--weightQuantBlock", "64"],
 }
@@ -153,14 +154,14 @@ class Conversions:
         assert target is not None
         return Path(target)
 
-    def peer_bytes(self, kind: str) -> int:
-        """Size of the file that the released converter writes with the same options."""
+    def peer(self, kind: str) -> Path:
+        """The file that the released converter writes with the same options."""
         target = self.folder / f"{kind}.peer.mnn"
         files = ["-f", "ONNX", "--modelFile", str(self.source), "--MNNModel", str(target), "--bizCode", "MNN"]
         subprocess.run(
             [sys.executable, "-c", PEER, *files, *OPTIONS[kind]], capture_output=True, check=True, timeout=90
         )
-        return target.stat().st_size
+        return target
 
 
 def coded_nodes(path: Path) -> dict[str, Node]:
