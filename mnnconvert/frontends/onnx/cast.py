@@ -46,3 +46,17 @@ def convert(b: Builder, n: OnnxNode, to: int) -> Value:
     narrow = kind in ("int16", "uint16") and n.source_type(0) not in ("bool", "uint8", kind)
     result = cast(b, x, dtype)
     return narrowed(b, result, dtype, kind) if narrow else result
+
+
+BIT_TYPES = {"bool": "uint8", "uint16": "int16", "uint32": "int32", "uint64": "int64", "uint8": "int8"}
+
+
+@onnx_op("BitCast", since=26, limits="between integers of one width")
+def bit_cast(b: Builder, n: OnnxNode) -> Value:
+    """The same bits as another integer type, which is what a cast that wraps around gives."""
+    source, to = n.source_type(0), NAMES.get(n.attr("to"), "")
+    if source == to:
+        return n.input(0)
+    if BIT_TYPES.get(source) != to and BIT_TYPES.get(to) != source:
+        raise n.refuse(f"MNN cannot read the bits of {source} as {to}", reference="unsupported-type")
+    return convert(b, n, n.attr("to"))

@@ -50,11 +50,26 @@ def batch_normalization_with_statistics(b: Builder, n: OnnxNode) -> Value:
     return batch_norm(b, n)
 
 
-@onnx_op("BatchNormalization", since=14, limits="only at inference")
-def batch_normalization(b: Builder, n: OnnxNode) -> Value:
-    if n.attr("training_mode", 0):
-        raise n.refuse("BatchNormalization has training_mode=1", hint="export the model for inference")
-    return batch_norm(b, n)
+@onnx_op("BatchNormalization", since=14)
+def batch_normalization(b: Builder, n: OnnxNode) -> Value | tuple[Value, ...]:
+    return _batch_statistics(b, n) if n.attr("training_mode", 0) else batch_norm(b, n)
+
+
+def _batch_statistics(b: Builder, n: OnnxNode) -> tuple[Value, ...]:
+    """In training mode: normalized by the statistics of the batch, which the running ones then move towards."""
+    x, keep = n.input(0), n.attr("momentum", 0.9)
+    rank = known_rank(n, x, 2)
+    axes = [i for i in range(rank) if i != 1]
+    mean = along(b, "MEAN", x, axes)
+    centred = calc(b, "SUB", x, mean)
+    variance = along(b, "MEAN", apply(b, "SQUARE", centred), axes)
+    inverse = apply(b, "RSQRT", calc(b, "ADD", variance, n.attr("epsilon", EPSILON)))
+    factor = calc(b, "MUL", inverse, per_channel(b, n.input(1), rank))
+    moved = [
+        calc(b, "ADD", calc(b, "MUL", n.input(i), keep), calc(b, "MUL", reshape(b, batch, (-1,)), 1 - keep))
+        for i, batch in ((3, mean), (4, variance))
+    ]
+    return affine(b, centred, factor, per_channel(b, n.input(2), rank)), *moved
 
 
 def batch_norm(b: Builder, n: OnnxNode) -> Value:

@@ -16,8 +16,9 @@ from mnnconvert.frontends.onnx.moves import clip, reshaped
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.tensors import NAMES
-from mnnconvert.ir import F32, I8, I32, U8, ArrayTensor, Builder, Value
+from mnnconvert.ir import F32, I8, I32, U8, ArrayTensor, Builder, Dim, Value
 from mnnconvert.ir.types import normal_axis
+from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.reduction import Reduction
 
 RANGES = {
@@ -77,12 +78,23 @@ class Scheme:
 
     def _blocks(self, b: Builder, x: Value, index: int, axis: int) -> Value:
         values, size = self.n.constant(index), x.shape[axis] if x.shape else None
-        if values is None or not isinstance(size, int):
-            raise self.n.refuse(f"blocks of {self.n.op_type} need known scales and a known size of axis {axis}")
+        if values is None:
+            return self._run_time_blocks(b, size, index, axis)
+        if not isinstance(size, int):
+            raise self.n.refuse(f"blocks of {self.n.op_type} need a known size of axis {axis}")
         block = self.block or -(-size // values.shape[axis])
         self.n.limited(*values.shape, block)
         spread = np.repeat(np.asarray(values).astype(F32), block, axis)
         return b.floats(spread.take(np.arange(size), axis))
+
+    def _run_time_blocks(self, b: Builder, size: Dim, index: int, axis: int) -> Value:
+        """Every element picks the value of its block."""
+        value = cast(b, self.n.input(index), F32)
+        count = value.shape[axis] if value.shape else None
+        if not isinstance(size, int) or not isinstance(count, int):
+            raise self.n.refuse(f"blocks of {self.n.op_type} need a known size of axis {axis}")
+        block = self.block or -(-size // count)
+        return b.add(GatherV2(), value, b.ints(np.arange(size) // block), b.ints(axis))
 
 
 def integer_kind(n: OnnxNode, zero: int, default: str = "uint8") -> str:
@@ -94,7 +106,7 @@ def integer_kind(n: OnnxNode, zero: int, default: str = "uint8") -> str:
     return kind
 
 
-@onnx_op("QuantizeLinear", limits="to integers of up to 16 bits; blocks need known scales")
+@onnx_op("QuantizeLinear", limits="to integers of up to 16 bits; blocks need a known size")
 @onnx_op("QuantizeLinear", domain="com.microsoft")
 def quantize_linear(b: Builder, n: OnnxNode) -> Value:
     """clip(round(x / scale) + zero), halves to even."""

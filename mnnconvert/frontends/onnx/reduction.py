@@ -124,18 +124,28 @@ def cum_sum(b: Builder, n: OnnxNode) -> Value:
     return cast(b, b.add(op, wide, place), x.dtype)
 
 
-@onnx_op("CumProd", limits="the axis must be known; integers are not supported")
+@onnx_op("CumProd", limits="the axis must be known, and its size for integers")
 def cum_prod(b: Builder, n: OnnxNode) -> Value:
     """Running products: backwards on the axis turned around, exclusive with a 1 in front and the last left out."""
     x = n.input(0)
     axis = int(np.ravel(n.required_constant(1, "the axis"))[0])
-    if x.dtype != F32:
-        raise n.refuse("CumProd of integers is not supported", reference="unsupported-type")
+    dtype, x = x.dtype, x if x.dtype == F32 else cast(b, x, I32)
     turn = bool(n.attr("reverse", 0))
     x = b.add(Reverse(), x, b.ints([axis])) if turn else x
     if n.attr("exclusive", 0):
         head = sliced(b, x, axis, 0, 1)
-        ones = calc(b, "MAXIMUM", calc(b, "MINIMUM", head, 1.0), 1.0)
-        x = b.add(Concat(axis), ones, sliced(b, x, axis, 0, -1))
-    y = b.add(CumProd(axis), x)
-    return b.add(Reverse(), y, b.ints([axis])) if turn else y
+        x = b.add(Concat(axis), clip(b, head, 1, 1), sliced(b, x, axis, 0, -1))
+    y = b.add(CumProd(axis), x) if x.dtype == F32 else _whole_products(b, n, x, axis)
+    return cast(b, b.add(Reverse(), y, b.ints([axis])) if turn else y, dtype)
+
+
+def _whole_products(b: Builder, n: OnnxNode, x: Value, axis: int) -> Value:
+    """Running products of int32: each element takes in the product of 1, 2, 4, ... elements before it."""
+    size = x.shape[axis] if x.shape else None
+    if not isinstance(size, int):
+        raise n.refuse("CumProd of integers needs to know the size of its axis", reference="open-size")
+    reach = 1
+    while reach < size:
+        before = b.add(Concat(axis), clip(b, sliced(b, x, axis, 0, reach), 1, 1), sliced(b, x, axis, 0, -reach))
+        x, reach = calc(b, "MUL", x, before), reach * 2
+    return x

@@ -34,6 +34,9 @@ FAMILIES = (
     "gather",
     "scatter",
     "generators",
+    "training",
+    "deform",
+    "features",
 )
 
 for _family in FAMILIES:
