@@ -110,11 +110,16 @@ def is_rate(name: str) -> bool:
     return bool(words & {"sr", "samplerate"}) or {"sample", "rate"} <= words or {"sampling", "rate"} <= words
 
 
+_STATES = {"state", "states", "hidden", "cell", "h", "c", "hn", "cn"}  # of recurrent layers: [layers, batch, hidden]
+
+
 def _guess(info: TensorInfo, axis: int, step: Step, rated: bool) -> int:
     declared = _declared(info)
     symbol = declared[axis]
     words = words_of(symbol) if isinstance(symbol, str) else set()
     if "batch" in words or (axis == 0 and len(declared) > 1 and not words & {"seq", "sequence", "length", "time"}):
+        return step.batch
+    if not words and axis == 1 and len(declared) == 3 and words_of(info.name) & _STATES:
         return step.batch
     if words & {"frames", "frame", "time"}:
         return step.frames

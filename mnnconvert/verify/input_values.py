@@ -48,11 +48,17 @@ def _maker(name: str, dtype: np.dtype) -> Maker:
     return next((maker for keys, maker in _MEANINGS if words & keys), _identifier)
 
 
+_FREQUENCIES = {"fmin": 50.0, "fmax": 2000.0}  # bounds of a pitch, in Hz
+
+
 def _float_maker(words: set[str]) -> Maker:
     if words & {"scale", "scales", "factor"}:
         return lambda random, shape, shapes, step: random.uniform(1.0, 2.0, shape)
     if words & {"roi", "rois", "box", "boxes"}:
         return _corners
+    for word, frequency in _FREQUENCIES.items():
+        if word in words:
+            return lambda random, shape, shapes, step: np.full(shape, frequency)
     spread = 0.1 if words & {"audio", "wave", "waveform", "wav"} else 1.0
     return lambda random, shape, shapes, step: spread * random.standard_normal(shape)
 

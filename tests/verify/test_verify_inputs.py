@@ -83,6 +83,15 @@ def test_a_model_with_a_sampling_rate_gets_a_window_of_sound():
     assert feeds["input"].shape == (1, 512) and feeds["sr"] == 16000
 
 
+def test_the_batch_of_a_state_is_that_of_the_input():
+    found = shapes(info("input", "float32", None, None), info("state", "float32", 2, None, 128), info("sr", "int64"))
+    assert found == [(1, 512), (2, 1, 128), ()]
+
+
+def test_bounds_of_a_pitch_are_in_order():
+    assert value("fmin", "float32") < value("fmax", "float32")
+
+
 def test_masks_are_ones_with_some_padding():
     mask = value("attention_mask", "int64", 2, 16)
     assert set(np.unique(mask)) == {0, 1} and mask.mean() > 0.8

@@ -49,8 +49,8 @@ def _bias(b: Builder, n: OnnxNode, outputs: Dim) -> Value:
 @onnx_op("Conv", limits="auto_pad SAME_LOWER with strides needs known sizes")
 def conv(b: Builder, n: OnnxNode) -> Value:
     x = n.input(0)
-    sizes = spatial_sizes(n, x)
     w, kernel = _weight(b, n)
+    sizes = spatial_sizes(n, x, len(kernel))
     if len(kernel) != len(sizes):
         raise n.refuse(f"the operand has {len(sizes)} spatial axes, the weight {len(kernel)}")
     bias, group = _bias(b, n, w.shape[0] if w.shape else None), n.attr("group", 1)
@@ -71,8 +71,8 @@ def _conv2d(b: Builder, x: Value, w: Value, bias: Value, win: Window, group: int
 @onnx_op("ConvTranspose", limits="output_shape needs known sizes of the operand")
 def conv_transpose(b: Builder, n: OnnxNode) -> Value:
     x = n.input(0)
-    sizes = spatial_sizes(n, x)
     w, kernel = _weight(b, n)
+    sizes = spatial_sizes(n, x, len(kernel))
     group = n.attr("group", 1)
     per_group = w.shape[1] if w.shape else None
     bias = _bias(b, n, per_group * group if isinstance(per_group, int) else None)

@@ -54,8 +54,13 @@ def vector(n: OnnxNode, name: str, count: int, default: int) -> Ints:
     return tuple(int(v) for v in values)
 
 
-def spatial_sizes(n: OnnxNode, x: Value) -> tuple[Dim, ...]:
-    """Sizes behind batch and channels; refuses operands of unknown or unsuitable rank."""
+def spatial_sizes(n: OnnxNode, x: Value, count: int | None = None) -> tuple[Dim, ...]:
+    """Sizes behind batch and channels; refuses operands of unsuitable rank, or of unknown rank unless `count` is given.
+
+    `count` is the number of spatial axes that the weight has.
+    """
+    if x.shape is None and count in (1, 2, 3):
+        return (None,) * count
     if x.shape is None:
         raise n.refuse(f"the rank of the operand of {n.op_type} is not known", hint=FIX_SIZES)
     if not 3 <= len(x.shape) <= 5:

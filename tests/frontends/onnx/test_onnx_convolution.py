@@ -92,6 +92,17 @@ def test_conv_1d_with_a_weight_that_is_computed():
     check("(float[1,3,6] x, float[1] s) => (float[1,4,4] y) { v = Mul(w, s) y = Conv(x, v) }", arrays, rtol=2e-6)
 
 
+def test_conv_takes_the_rank_of_its_operand_from_the_weight():
+    """Branches of different rank: which one runs is only known with the sizes."""
+    text = """(float[1,3,n] x) => (float[1,4,m] y) {
+        s = Shape(x) k = Gather(s, last) short = Equal(k, five)
+        v = If (short) <then_branch = t () => (float[a,b,c] p) { p = Abs(x) },
+                        else_branch = e () => (float[a,b,c,d] q) { q = Unsqueeze(x, last) }>
+        y = Conv(v, w) }"""
+    arrays = {"x": noise(1, 3, 5), "w": noise(4, 3, 3, seed=1), "last": np.array([-1]), "five": np.array([5])}
+    check(text, arrays, rtol=2e-6)
+
+
 def test_same_lower_on_unknown_sizes_with_strides_is_refused():
     (problem,) = refusal(
         '(float[1,3,h,w] x) => (float[1,4,oh,ow] y) { y = Conv <auto_pad="SAME_LOWER", strides=[2, 2]> (x, k) }',
