@@ -83,6 +83,38 @@ def test_integers_of_the_source_are_those_of_the_file(name, tmp_path, rng):
 
 
 @pytest.mark.parametrize(
+    ("group", "channels", "scales", "kept"),
+    [(1, 6, (), True), (2, 3, (), True), (2, 2, (4,), True), (4, 1, (4,), True), (1, 6, (4,), False)],
+)
+def test_transposed_convolutions_keep_integers_where_scales_fit_their_outputs(
+    group, channels, scales, kept, tmp_path, rng
+):
+    arrays = {
+        "x": rng.standard_normal((1, 4, 5, 5)).astype("float32"),
+        "q": rng.integers(-127, 128, (4, channels, 3, 3)).astype("int8"),
+        "s": rng.uniform(0.01, 0.1, scales).astype("float32"),
+    }
+    text = f"""(float[1,4,5,5] x) => (float[1,{channels * group},9,9] y) {{
+        w = DequantizeLinear <axis=0>(q, s)
+        y = ConvTranspose <group={group}, strides=[2,2], pads=[1,1,1,1]>(x, w)
+    }}"""
+    proto, feeds = model(text, arrays)
+    onnx.save(proto, tmp_path / "m.onnx")
+    report = mnnconvert.convert(tmp_path / "m.onnx", tmp_path / "m.mnn")
+    assert {layer.precision for layer in report.layers} == {"8 bit" if kept else "float32"}
+    session, want = load(tmp_path / "m.mnn"), onnxruntime_outputs(proto, feeds)["y"]
+    tensors = [v.tensor for v in session.graph.constants() if isinstance(v.tensor, CodedTensor)]
+    if kept:
+        codes = np.concatenate([t.coded.codes.reshape(-1) for t in tensors])
+        np.testing.assert_array_equal(codes, arrays["q"].reshape(-1))
+    assert bool(tensors) == kept
+    assert_equal(session.run(feeds)["y"], want, rtol=2e-6, atol=1e-6)
+    if MnnEngine.available():
+        with MnnEngine(tmp_path / "m.mnn") as engine:
+            assert_equal(engine.run(feeds)["y"], want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
     ("bits", "block", "kept"), [(4, 32, True), (4, 0, False), (8, 32, False), (4, 16, False), (4, 48, True)]
 )
 def test_plan_of_weights_that_are_coded_already(bits, block, kept, tmp_path, rng):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from mnnconvert.errors import ConversionError, Diagnostic
-from mnnconvert.ir import CodedTensor, Graph, HalfTensor, Node, Value
+from mnnconvert.ir import CodedTensor, Graph, HalfTensor, Node, Tensor, Value
 from mnnconvert.ir.coded import fitting_block
 from mnnconvert.quantizers.recipe import Recipe
 
@@ -67,7 +67,7 @@ def _has_weight(node: Node) -> bool:
 
 def _layer(node: Node, recipe: Recipe) -> LayerPlan:
     weight = node.inputs[1]
-    tensor = weight.tensor
+    tensor = _stored(node)
     layer = LayerPlan(node.name, node.op.kind, weight, bytes_before=4 * _size(weight), bytes_after=4 * _size(weight))
     if isinstance(tensor, CodedTensor):
         layer.precision, layer.method = f"{tensor.coded.bits} bit", "as in the source"
@@ -85,6 +85,20 @@ def _layer(node: Node, recipe: Recipe) -> LayerPlan:
         layer.reason = "coded in the source already"
         return layer
     return _half(layer) if recipe.half else _coded(layer, node, recipe)
+
+
+def _stored(node: Node) -> Tensor | None:
+    """The weight as the file will hold it: codes whose scales are not per output channel become floats."""
+    tensor = node.inputs[1].tensor
+    if isinstance(tensor, CodedTensor) and (not _is_convolution(node) or len(tensor.coded.codes) != _rows(node)):
+        return None
+    return tensor
+
+
+def _rows(node: Node) -> int:
+    """The number of output channels of a convolution."""
+    shape = [d if isinstance(d, int) else 1 for d in node.inputs[1].shape or ()]
+    return shape[1] * getattr(node.op, "group", 1) if "Deconvolution" in node.op.kind else shape[0]
 
 
 def _as_asked(tensor: CodedTensor, recipe: Recipe) -> bool:
@@ -117,7 +131,7 @@ def _half(layer: LayerPlan) -> LayerPlan:
 def _coded(layer: LayerPlan, node: Node, recipe: Recipe) -> LayerPlan:
     shape = [d for d in layer.weight.shape or () if isinstance(d, int)]
     transposed = "Deconvolution" in node.op.kind
-    layer.rows = shape[1] * getattr(node.op, "group", 1) if transposed else shape[0]
+    layer.rows = _rows(node)
     layer.columns = _size(layer.weight) // layer.rows
     if recipe.block and not transposed:
         channels, area = shape[1], shape[2] * shape[3]

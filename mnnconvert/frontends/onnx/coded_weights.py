@@ -63,6 +63,23 @@ def _per_row(values: np.ndarray, transposed: bool, blocked: bool) -> np.ndarray:
     return values.reshape(-1, 1) if not blocked else values.T if transposed else values
 
 
+def with_rows(b: Builder, value: Value, rows: int) -> Value:
+    """A weight that has one scale for all of it, with as many rows of codes; any other as it is.
+
+    The file wants a scale per output channel, where a transposed convolution has its inputs first.
+    """
+    tensor = value.tensor
+    if not isinstance(tensor, CodedTensor) or rows < 1 or tensor.coded.codes.size % rows:
+        return value
+    coded = tensor.coded
+    numbers = [v for v in (coded.scale, coded.minimum) if v is not None]
+    if len(coded.codes) == rows or any((v != v.flat[0]).any() for v in numbers):
+        return value
+    scale, *minimum = [np.full((rows, 1), v.flat[0], F32) for v in numbers]
+    cut = CodedWeights(coded.codes.reshape(rows, -1), scale, minimum[0] if minimum else None, coded.bits)
+    return b.constant(CodedTensor(cut, tensor.shape))
+
+
 def outputs_are_columns(n: OnnxNode) -> bool:
     """Whether the matrix that this node makes is read as [inputs, outputs]: by MatMul, or by Gemm without transB."""
     name = n.proto.output[0]

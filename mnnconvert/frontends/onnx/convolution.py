@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from mnnconvert.frontends.onnx.coded_weights import with_rows
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.spatial import (
@@ -75,6 +76,7 @@ def conv_transpose(b: Builder, n: OnnxNode) -> Value:
     sizes = spatial_sizes(n, x, len(kernel))
     group = n.attr("group", 1)
     per_group = w.shape[1] if w.shape else None
+    w = with_rows(b, w, per_group * group if isinstance(per_group, int) else 0)
     bias = _bias(b, n, per_group * group if isinstance(per_group, int) else None)
     win, extra = _transposed_window(n, kernel, sizes)
     if len(sizes) == 1:

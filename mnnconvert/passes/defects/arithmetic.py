@@ -32,6 +32,19 @@ def _less(b: Builder, node: Node) -> Made:
     return [b.add(Binary("GREATER", op.activation), node.inputs[1], node.inputs[0])]
 
 
+def _float_modulo(b: Builder, node: Node) -> Made:
+    """The remainder with the sign of the dividend, plus the divisor where the signs differ."""
+    op, (x, y) = node.op, node.inputs
+    if not isinstance(op, Binary) or op.function != "FLOORMOD" or x.dtype != F32 or op.activation:
+        return None
+    if y.constant is not None and np.isfinite(y.constant).all():
+        return None
+    rest, zero = b.add(Binary("MOD"), x, y), b.floats(0.0)
+    signs = [b.add(Binary("GREATER"), zero, v) for v in (rest, y)]
+    differ = b.add(Binary("MUL"), b.add(Binary("NOTEQUAL"), *signs), b.add(Binary("NOTEQUAL"), rest, zero))
+    return [select(b, differ, b.add(Binary("ADD"), rest, y), rest)]
+
+
 def _product_with_silu(b: Builder, node: Node) -> Made:
     op = node.op
     if not isinstance(op, Binary) or op.function != "MUL_SILU":
@@ -224,6 +237,7 @@ def _zero_points(b: Builder, node: Node) -> Made:
 DEFECTS = (
     Defect("FloatToInt8", "the first zero point is used for all channels", _zero_points),
     Defect("Binary", "float LESS is reversed when both operands are negative", _less),
+    Defect("Binary", "float FLOORMOD by an infinity is NaN", _float_modulo),
     Defect("Binary", "MUL_SILU is computed for NC4HW4 of the transformer fusion only", _product_with_silu),
     Defect("Binary", "LOGICALXOR compares numbers, not truth values", _exclusive_or),
     Defect("Binary", "integer MINIMUM and MAXIMUM are rounded to float32", _integer_extreme),

@@ -57,14 +57,27 @@ def _groups(b: Builder, node: Node) -> Made:
 
 def _parts(b: Builder, value: Value, axis: int, count: int) -> Sequence[Value]:
     """A value in equal parts; those of a constant are constants."""
-    if isinstance(value.tensor, CodedTensor):
-        raise RefusedError("a grouped convolution whose weight is quantized")
+    if isinstance(value.tensor, CodedTensor) and len(value.tensor.coded.codes) % count == 0:
+        return [b.constant(part) for part in _coded_parts(value.tensor, count)]
     if value.tensor is not None:
         return [b.constant(np.ascontiguousarray(p)) for p in np.split(value.tensor.numpy(), count, axis)]
     size = value.shape[axis] if value.shape is not None else None
     if not isinstance(size, int):
         raise RefusedError("a grouped convolution of an unknown number of channels")
     return b.add(Slice(axis, (size // count,) * count), value, names=[""] * count)
+
+
+def _coded_parts(tensor: CodedTensor, count: int) -> list[CodedTensor]:
+    """Equal parts along the first axis: as many runs of codes for each."""
+    coded, shape = tensor.coded, (tensor.shape[0] // count, *tensor.shape[1:])
+    rows = len(coded.codes) // count
+    pieces = [slice(i * rows, (i + 1) * rows) for i in range(count)]
+    minima = [None if coded.minimum is None else coded.minimum[p] for p in pieces]
+    parts = zip(pieces, minima, strict=True)
+    return [
+        CodedTensor(dataclasses.replace(coded, codes=coded.codes[p], scale=coded.scale[p], minimum=m), shape)
+        for p, m in parts
+    ]
 
 
 def _same(b: Builder, node: Node) -> Made:
@@ -79,21 +92,48 @@ def _same(b: Builder, node: Node) -> Made:
     return [b.add(dataclasses.replace(op, pad_mode="CAFFE", pads=explicit), *node.inputs)]
 
 
+def _computed_weight(b: Builder, node: Node) -> Made:
+    if all(v.is_constant for v in node.inputs[1:]):
+        return None
+    raise RefusedError(f"{node.op.kind} with a weight or bias that is computed ends the process")
+
+
+def _batches(b: Builder, node: Node) -> Made:
+    op, x = node.op, node.inputs[0]
+    if not isinstance(op, Pooling3D) or (x.shape and x.shape[0] == 1):
+        return None
+    return [_pooled(b, op, x)]
+
+
+def _pooled(b: Builder, op: Pooling3D, x: Value) -> Value:
+    """The pooling of a batch as that of one image with more channels."""
+    batch, channels = (x.shape or (None, None))[:2]
+    if batch == 1:
+        return b.add(op, x)
+    if isinstance(channels, int):
+        back = (-1, channels, 0, 0, 0)
+    elif isinstance(batch, int):
+        back = (batch, -1, 0, 0, 0)
+    else:
+        raise RefusedError("Pooling3D of unknown batch and channels")
+    return b.add(Reshape(back), b.add(op, b.add(Reshape((1, -1, 0, 0, 0)), x)))
+
+
 def _average(b: Builder, node: Node) -> Made:
     """The mean of a padded input over the mean of padded ones: what the padding takes away, it takes from both."""
     op, x = node.op, node.inputs[0]
     if not isinstance(op, Pooling3D) or op.function != "AVEPOOL" or op.whole or not any(op.pads):
         return None
     if op.pad_mode != "CAFFE":
-        return [b.add(dataclasses.replace(op, pads=(0, 0, 0)), x)]
+        return [_pooled(b, dataclasses.replace(op, pads=(0, 0, 0)), x)]
     plain = dataclasses.replace(op, pads=(0, 0, 0))
     pads = b.ints([0, 0, 0, 0, *(p for pad in op.pads for p in (pad, pad))])
     if x.shape is not None and all(isinstance(d, int) for d in x.shape[2:]):
         ones = b.constant(np.ones((1, 1, *x.shape[2:]), F32))  # type: ignore[arg-type]
     else:
         ones = b.add(Cast("DT_FLOAT"), b.add(Binary("EQUAL"), x, x))
-    share = b.add(plain, b.add(Padding(), ones, pads))
-    return [b.add(Binary("REALDIV"), b.add(plain, b.add(Padding(), x, pads)), share)]
+    share = _pooled(b, plain, b.add(Padding(), ones, pads))
+    return [b.add(Binary("REALDIV"), _pooled(b, plain, b.add(Padding(), x, pads)), share)]
 
 
 def _empty_windows(b: Builder, node: Node) -> Made:
@@ -216,10 +256,13 @@ def _state(b: Builder, sequence: Value, step: int, direction: int, step_end: int
 DEFECTS = (
     Defect("Convolution", "groups of rank 3 crash", _line),
     Defect("Deconvolution", "groups are computed wrong", _groups),
+    Defect("Convolution3D", "a computed weight ends the process", _computed_weight),
+    Defect("ConvTranspose3D", "a computed weight ends the process", _computed_weight),
     Defect("Convolution3D", "groups are computed wrong", _groups),
     Defect("ConvTranspose3D", "groups are computed wrong", _groups),
     Defect("Convolution3D", "padding SAME is not applied", _same),
     Defect("Pooling3D", "an average counts the padding within the plane", _average),
+    Defect("Pooling3D", "of a batch only the first image is computed right", _batches),
     Defect("Pooling", "windows of padding only read what is beside them", _empty_windows),
     Defect("Pooling", "positions are wrong behind padding in front", _positions),
     Defect("Det", "the sign is lost when rows are exchanged", _determinant),
