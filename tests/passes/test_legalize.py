@@ -46,6 +46,21 @@ TRUTH = ints([[4, 0, 0, -3], [0, 0, -5, 1]])
 # what is computed, and its inputs
 CASES = {
     "less": (lambda op, x, other: op.LESS(x, other), {"x": SIGNED, "other": SIGNED[::-1].copy()}),
+    "float-modulo": (
+        lambda op, x, other: op.FLOORMOD(x, other),
+        {
+            "x": np.array([-7, 7, -7, 7, 3, -3, 3, -3, 0, np.inf, 1.5], np.float32),
+            "other": np.array([3, -3, -3, 3, np.inf, np.inf, -np.inf, -np.inf, np.inf, 2, np.nan], np.float32),
+        },
+    ),
+    "pooling-of-batch": (
+        lambda op, x: op.Pooling3D(x, kernel=(2, 2, 1), strides=(2, 1, 1)),
+        {"x": noise(3, 5, 4, 3, 2)},
+    ),
+    "padded-average-of-batch": (
+        lambda op, x: op.Pooling3D(x, function="AVEPOOL", kernel=(2, 3, 3), pads=(1, 1, 1)),
+        {"x": noise(2, 3, 4, 3, 3)},
+    ),
     "xor": (lambda op, x, other: op.LOGICALXOR(x, other), {"x": TRUTH, "other": TRUTH[::-1].copy()}),
     "integer-maximum": (
         lambda op, x, other: op.MAXIMUM(x, other),
@@ -232,6 +247,10 @@ def test_what_is_right_is_left_alone(name):
 
 
 REFUSED = {
+    "weight or bias that is computed": (
+        lambda op, x, w: op.Convolution3D(x, w, op.constant(noise(3))),
+        {"x": noise(1, 2, 3, 3, 3), "w": noise(3, 2, 2, 2, 2)},
+    ),
     "multiplies integers": (
         lambda op, x, i, u: op.ScatterElements(x, i, u, op.constant(ints(0)), reduction="MUL"),
         {"x": ints([1, 2, 3]), "i": ints([1, 1]), "u": ints([4, 5])},
