@@ -80,6 +80,8 @@ def correlate(x: np.ndarray, w: np.ndarray, strides: Ints, dilations: Ints, grou
         return _depthwise(x, w, strides, dilations, out)
     y = np.empty((x.shape[0], w.shape[0], *out), np.float32)
     matrix = w.reshape(group, w.shape[0] // group, -1)
+    if group == 1 and x.shape[2:] == kernel:  # one pixel each: the batch is the matrix
+        return np.matmul(x.reshape(x.shape[0], -1), matrix[0].T).reshape(y.shape)
     if math.prod(kernel) == 1 and math.prod(strides) == 1:
         np.matmul(
             matrix, x.reshape(x.shape[0], group, w.shape[1], -1), out=y.reshape(x.shape[0], group, matrix.shape[1], -1)

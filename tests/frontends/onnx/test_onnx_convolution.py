@@ -92,6 +92,12 @@ def test_conv_1d_with_a_weight_that_is_computed():
     check("(float[1,3,6] x, float[1] s) => (float[1,4,4] y) { v = Mul(w, s) y = Conv(x, v) }", arrays, rtol=2e-6)
 
 
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 2)])
+def test_conv_of_one_window_per_image(kernel):
+    arrays = {"x": noise(6, 5, *kernel), "w": noise(4, 5, *kernel, seed=1), "b": noise(4, seed=2)}
+    check(f"(float[n,5,{kernel[0]},{kernel[1]}] x) => (float[n,4,1,1] y) {{ y = Conv(x, w, b) }}", arrays, rtol=2e-6)
+
+
 def test_conv_takes_the_rank_of_its_operand_from_the_weight():
     """Branches of different rank: which one runs is only known with the sizes."""
     text = """(float[1,3,n] x) => (float[1,4,m] y) {
