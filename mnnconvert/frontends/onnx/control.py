@@ -86,16 +86,40 @@ def scan(b: Builder, n: OnnxNode) -> Any:
     carried, whole = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
     axes, backwards = (n.attr(f"scan_input_{a}", (0,) * count) for a in ("axes", "directions"))
     rows = [_rows_first(b, n, x, axis, back) for x, axis, back in zip(whole, axes, backwards, strict=True)]
+    results = _scan_rows(b, n, body, carried, rows)
+    scans = results[len(carried) :]
+    axes, backwards = (n.attr(f"scan_output_{a}", (0,) * len(scans)) for a in ("axes", "directions"))
+    placed = [_rows_at(b, n, y, axis, back) for y, axis, back in zip(scans, axes, backwards, strict=True)]
+    return (*results[: len(carried)], *placed)
+
+
+def _scan_rows(b: Builder, n: OnnxNode, body: Any, carried: list[Value], rows: list[Value]) -> tuple[Value, ...]:
+    """A loop over the rows of all of `rows`."""
 
     def turn(scope: Any, i: Value, condition: Value, state: list[Value]) -> list[Value]:
         row = [scope.builder.add(GatherV2(0), scope.take(x), i) for x in rows]
         return [condition, *scope.run_graph(body, [*state, *row])]
 
-    results = run_loop(b, n, turns_over(b, rows[0]), None, carried, turn, body)
-    scans = results[len(carried) :]
-    axes, backwards = (n.attr(f"scan_output_{a}", (0,) * len(scans)) for a in ("axes", "directions"))
-    placed = [_rows_at(b, n, y, axis, back) for y, axis, back in zip(scans, axes, backwards, strict=True)]
-    return (*results[: len(carried)], *placed)
+    return run_loop(b, n, turns_over(b, rows[0]), None, carried, turn, body)
+
+
+@onnx_op("Scan", since=8, limits="the batch must be known, and all sequences whole")
+def scan_of_batch(b: Builder, n: OnnxNode) -> Any:
+    """Before opset 9: every operand has a batch on axis 0 and its rows on axis 1, and is scanned entry by entry."""
+    body, count = n.attr("body"), n.attr("num_scan_inputs")
+    operands = [n.input(i) for i in range(1, len(n.proto.input))]
+    carried = len(operands) - count
+    batch = operands[0].shape[0] if operands and operands[0].shape else None
+    if n.has(0) or not isinstance(batch, int):
+        raise n.refuse("Scan of opset 8 needs a known batch, and no sequence_lens")
+    n.limited(batch, len(body.node))
+    backwards = n.attr("directions", (0,) * count)
+    entries = []
+    for i in range(batch):
+        entry = [b.add(GatherV2(0), x, b.ints(i)) for x in operands]
+        rows = [_rows_first(b, n, x, 0, back) for x, back in zip(entry[carried:], backwards, strict=True)]
+        entries.append(_scan_rows(b, n, body, entry[:carried], rows))
+    return tuple(b.add(Pack(0), *column) for column in zip(*entries, strict=True))
 
 
 def turns_over(b: Builder, x: Value) -> Value | int:
