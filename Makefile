@@ -8,11 +8,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SETUP := .venv/.setup-done
 MODELS := .models/.models-done
 
-.PHONY: help setup models demo test check bench golden clean
+.PHONY: help setup models demo test check bench conformance golden clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to run (this list)
-	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(SETUP) ## .venv with this package, its tools and the engines it is checked against
 
@@ -46,6 +46,9 @@ check: setup ## lint, format, types, import arrows, generated code
 
 bench: setup models ## time and peak memory against the released converter (makes 1 GB of data in .bench once)
 	$(BIN)/python benchmarks/bench.py
+
+conformance: setup ## every backend case of the onnx package in both executors, as docs/conformance.md; two minutes
+	$(BIN)/python tests/conformance/conformance.py
 
 golden: setup ## write the text dumps in tests/golden anew; look at the diff before you commit it
 	$(BIN)/python tests/golden/golden_zoo.py

@@ -27,8 +27,7 @@ HEAD = """\
 Made by `make conformance`: every test case that onnx {version} generates for its operators, and the models that it
 ships, converted to a file, which our executor and the released MNN runtime run. An output has to have the expected
 shape, integers their exact value, floats the tolerance of the case (a relative error of 1e-3). *Refused* means that
-the conversion, or a feed that MNN's types cannot hold, ended with a diagnostic that says why; nothing is *wrong* and
-nothing *crashes*.
+the conversion, or a feed that MNN's types cannot hold, ended with a diagnostic that says why; *wrong* and *crash* are bugs.
 
 Where a case is refused as it is, mostly because a parameter (an axis, scales, a target shape) is an input and has to be
 known when the model is converted, it is converted again with its small inputs (of one axis, up to 16 numbers) stored in
@@ -59,7 +58,7 @@ def main() -> int:
     text = page(rows, apart)
     if not options.ours and not options.only:
         PAGE.write_text(text, encoding="utf-8")
-    print("\n".join(_totals(rows)), f"\n{len(apart)} apart, {time.perf_counter() - started:.0f} s")
+    print("\n".join(["", *_totals(rows)]), f"\n{len(apart)} apart, {time.perf_counter() - started:.0f} s")
     return int(any(r is not None and r.outcome in ("wrong", "crash") for _, *results in rows for r in results))
 
 
@@ -91,7 +90,7 @@ def page(rows: list[Row], apart: list[Case]) -> str:
 
 
 def _totals(rows: list[Row]) -> list[str]:
-    lines = ["", "| executor | cases | " + " | ".join(OUTCOMES) + " | stored |", "| --- |" + " ---: |" * 6]
+    lines = ["| executor | cases | " + " | ".join(OUTCOMES) + " | stored |", "| --- |" + " ---: |" * 6]
     for i, name in enumerate(("ours", "MNN 3.6.1")):
         results = [row[1 + i] for row in rows if row[1 + i] is not None]
         counts = Counter(r.outcome for r in results)

@@ -79,10 +79,12 @@ def _run(case: Case, peer: Peer | None) -> tuple[Result, Result | None]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.mnn"
         refused = _converted(case, path, "mnn-3.6.1")
-        theirs = None if peer is None else refused or _judged(case, lambda feeds: peer.run(path, feeds))
+        theirs = refused or _judged(case, lambda feeds: peer.run(path, feeds)) if peer is not None else None
         if refused is not None and refused.reason.startswith("runtime-defect"):
             refused = _converted(case, path, "none")
-        return refused or _judged(case, lambda feeds: [load(path).run(f) for f in feeds]), theirs
+        ours = refused or _judged(case, lambda feeds: [load(path).run(f) for f in feeds])
+    unfit = theirs is not None and ours.reason.startswith("bad-input")  # what cannot be fed is fed to neither
+    return ours, ours if unfit else theirs
 
 
 def _converted(case: Case, path: Path, target: str) -> Result | None:

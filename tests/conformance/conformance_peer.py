@@ -77,8 +77,6 @@ def _answer(model: Any, runs: list[dict[str, np.ndarray]]) -> Any:
     outputs = []
     for feeds in runs:
         arrays = [feeds[name].astype(kind) for name, kind, _ in model.inputs]
-        if any(np.isinf(a).sum() > np.isinf(f).sum() for a, f in zip(arrays, feeds.values(), strict=True)):
-            return "bad-input: a value does not fit into float32"
         results = model.run(arrays)
         if len(results) != len(model.outputs):
             return f"forward returned {len(results)} of {len(model.outputs)} results"
