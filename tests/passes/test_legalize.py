@@ -32,7 +32,7 @@ def _top(count, axis=None, **attributes):
     return make
 
 
-def _divide(function):
+def _binary(function):
     return lambda op, x, other: getattr(op, function)(x, other)
 
 
@@ -46,6 +46,11 @@ TRUTH = ints([[4, 0, 0, -3], [0, 0, -5, 1]])
 # what is computed, and its inputs
 CASES = {
     "less": (lambda op, x, other: op.LESS(x, other), {"x": SIGNED, "other": SIGNED[::-1].copy()}),
+    "outer-greater": (
+        lambda op, x, other: (op.GREATER(x, other), op.GREATEREQUAL(other, x), op.LESSEQUAL(x, other)),
+        {"x": SIGNED.reshape(2, 3, 1), "other": noise(1, 5) - 1},
+    ),
+    "outer-less": (lambda op, x, other: op.LESS(x, other), {"x": noise(5, 1), "other": noise(7)}),
     "float-modulo": (
         lambda op, x, other: op.FLOORMOD(x, other),
         {
@@ -79,7 +84,7 @@ CASES = {
     "integer-relu": (lambda op, x: op.ReLU(x), {"x": WIDE}),
     "integer-round": (lambda op, x: op.ROUND(x), {"x": WIDE}),
     **{
-        f"by-zero-{name}": (_divide(name), {"x": ints([[7], [-7]]), "other": ints([0, 2, -3])})
+        f"by-zero-{name}": (_binary(name), {"x": ints([[7], [-7]]), "other": ints([0, 2, -3])})
         for name in ("REALDIV", "FLOORDIV", "MOD", "FLOORMOD")
     },
     "two-vectors": (lambda op, x, other: op.MatMul(x, other), {"x": noise(9), "other": noise(9, seed=1)}),
@@ -198,6 +203,10 @@ def test_released_runtime_agrees(name, tmp_path):
 
 UNTOUCHED = {
     "float-greater": (lambda op, x, other: op.GREATER(x, other), {"x": SIGNED, "other": SIGNED}),
+    "greater of one that broadcasts": (
+        lambda op, x, other: (op.GREATER(x, other), op.GREATER(other, x)),
+        {"x": noise(2, 3, 4), "other": noise(3, 1)},
+    ),
     "integer-less": (lambda op, x, other: op.LESS(x, other), {"x": TRUTH, "other": TRUTH}),
     "known-indices": (
         lambda op, x: op.GatherV2(x, op.constant(ints([1, 0])), op.constant(ints(0))),

@@ -22,14 +22,19 @@ from mnnconvert.passes.defects.ranges import EXACT, exact_product, is_exact, mag
 Made = Sequence[Value] | None
 INTEGER_UNARY = {"NEG", "SQUARE", "SIGN"}
 WHOLE = {"FLOOR", "CEIL", "ROUND"}  # change no integer
+ORDER = {"LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"}
 DIVISIONS = {"REALDIV", "FLOORDIV", "MOD", "FLOORMOD"}
 
 
-def _less(b: Builder, node: Node) -> Made:
-    op = node.op
-    if not isinstance(op, Binary) or op.function != "LESS" or node.inputs[0].dtype != F32:
+def _order(b: Builder, node: Node) -> Made:
+    """LESS turned around; one operand in the shape of the result."""
+    op, (x, y) = node.op, node.inputs
+    if not isinstance(op, Binary) or op.function not in ORDER or x.dtype != F32:
         return None
-    return [b.add(Binary("GREATER", op.activation), node.inputs[1], node.inputs[0])]
+    full = x if any(_fits(v, node.output) for v in (x, y)) else _grown(b, x, node.output, (x, y))
+    if op.function == "LESS":
+        return [b.add(Binary("GREATER", op.activation), y, full)]
+    return None if full is x else [b.add(op, full, y)]
 
 
 def _float_modulo(b: Builder, node: Node) -> Made:
@@ -236,7 +241,7 @@ def _zero_points(b: Builder, node: Node) -> Made:
 
 DEFECTS = (
     Defect("FloatToInt8", "the first zero point is used for all channels", _zero_points),
-    Defect("Binary", "float LESS is reversed when both operands are negative", _less),
+    Defect("Binary", "of negative floats LESS is reversed, as is any order where both operands broadcast", _order),
     Defect("Binary", "float FLOORMOD by an infinity is NaN", _float_modulo),
     Defect("Binary", "MUL_SILU is computed for NC4HW4 of the transformer fusion only", _product_with_silu),
     Defect("Binary", "LOGICALXOR compares numbers, not truth values", _exclusive_or),
