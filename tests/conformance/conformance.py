@@ -27,7 +27,8 @@ HEAD = """\
 Made by `make conformance`: every test case that onnx {version} generates for its operators, and the models that it
 ships, converted to a file, which our executor and the released MNN runtime run. An output has to have the expected
 shape, integers their exact value, floats the tolerance of the case (a relative error of 1e-3). *Refused* means that
-the conversion, or a feed that MNN's types cannot hold, ended with a diagnostic that says why; *wrong* and *crash* are bugs.
+the conversion ended with a diagnostic that says why, or that a feed does not fit into MNN's types; what is *wrong* or
+crashes is a bug.
 
 Where a case is refused as it is, mostly because a parameter (an axis, scales, a target shape) is an input and has to be
 known when the model is converted, it is converted again with its small inputs (of one axis, up to 16 numbers) stored in

@@ -90,6 +90,14 @@ def test_int64_feeds_that_fit_are_taken(session):
     assert session.run(feeds() | {"k": np.array([5, -7], np.int64)})["positive"].tolist() == [True, False]
 
 
+def test_floats_beyond_float32_are_refused_and_infinities_are_taken(session):
+    far = np.array([[1e300], [0], [1]])
+    with pytest.raises(UsageError, match="cannot hold") as caught:
+        session.run(feeds() | {"y": far})
+    assert caught.value.diagnostics[0].reference == "bad-input"
+    assert np.isinf(session.run(feeds() | {"y": np.where(far > 1e38, np.inf, far)})["z"][0]).all()
+
+
 def test_unknown_outputs_are_named(session):
     with pytest.raises(UsageError, match="no value 'nothing'"):
         session.run(feeds(), outputs=["nothing"])

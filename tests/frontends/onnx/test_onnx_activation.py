@@ -52,6 +52,17 @@ def test_prelu_by_the_shape_of_its_slope(slope, kind):
     assert import_proto(model(text, arrays)[0]).nodes[-1].op.kind == kind
 
 
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 4, 5)])
+@pytest.mark.parametrize("stored", [True, False])
+def test_prelu_of_old_opsets_has_a_slope_per_channel(shape, stored):
+    rng = np.random.default_rng(0)
+    x, slope = rng.standard_normal(shape).astype("f"), np.array([0.1, -0.5, 2], np.float32)
+    sizes = ",".join(map(str, shape))
+    text = f"(float[{sizes}] x{'' if stored else ', float[3] s'}) => (float[{sizes}] y) {{ y = PRelu(x, s) }}"
+    want = np.where(x > 0, x, x * slope.reshape(3, *(1,) * (len(shape) - 2)))
+    check(text, {"x": x, "s": slope}, opset=6, rtol=1e-6, want={"y": want})
+
+
 def test_prelu_with_a_slope_known_at_run_time():
     check("(float[3,4] x, float[4] s) => (float[3,4] y) { y = PRelu(x, s) }", {"x": X, "s": X[1] + 1}, rtol=1e-6)
 

@@ -202,3 +202,14 @@ def test_a_loop_that_changes_the_type_of_what_it_carries_is_refused():
     }"""
     (found,) = onnx_cases.refusal(text, {"x": X, "n": np.array(1)}, 13)
     assert "float32 before it and int32 after a turn" in found.message
+
+
+@pytest.mark.parametrize("backwards", [0, 1])
+def test_scan_of_opset_8_goes_over_each_entry_of_the_batch(backwards, rng):
+    x, start = rng.standard_normal((2, 3, 4)).astype("f"), rng.standard_normal((2, 4)).astype("f")
+    text = f"""(float[2,4] s, float[2,3,4] x) => (float[2,4] last, float[2,3,4] sums) {{
+        last, sums = Scan <num_scan_inputs=1, directions=[{backwards}], body = g
+            (float[4] a, float[4] row) => (float[4] b, float[4] c) {{ b = Add (a, row)  c = Identity (b) }}>
+            ( , s, x) }}"""
+    sums = start[:, None] + np.cumsum(x[:, ::-1] if backwards else x, 1)
+    onnx_cases.check(text, {"x": x, "s": start}, opset=8, rtol=1e-5, want={"last": sums[:, -1], "sums": sums})

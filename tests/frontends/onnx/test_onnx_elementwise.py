@@ -232,3 +232,18 @@ def test_casts_that_mnn_cannot_hold_are_refused(to):
 def test_a_constant_beyond_32_bits_is_refused():
     (diagnostic,) = refusal("(int64[1] x) => (int64[1] y) <float[1] k = {5e9}> { c = Cast <to=7> (k) y = Add(x, c) }")
     assert diagnostic.reference == "int64-range"
+
+
+@pytest.mark.parametrize(("source", "to", "number"), [
+    ("uint8", "int8", 3), ("int8", "uint8", 2), ("uint16", "int16", 5), ("bool", "uint8", 2),
+])  # fmt: skip
+def test_bits_of_one_integer_type_as_another(source, to, number, rng):
+    high = {"bool": 2, "int8": 128, "uint8": 256, "uint16": 65536}.get(source, 1000)
+    x = rng.integers(-128 if source == "int8" else 0, high, 20).astype(source)
+    text = f"({source}[20] x) => ({to}[20] y) {{ y = BitCast <to={number}> (x) }}"
+    check(text, {"x": x}, opset=26, rtol=0, want={"y": x.view(to)})
+
+
+def test_bits_of_floats_are_refused():
+    (problem,) = refusal("(float[2] x) => (int32[2] y) { y = BitCast <to=6> (x) }", opset=26)
+    assert problem.reference == "unsupported-type"

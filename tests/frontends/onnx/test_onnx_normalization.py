@@ -71,13 +71,9 @@ def test_batch_normalization_with_parameters_known_at_run_time(opset):
            "v": np.abs(noise(4, seed=4))}, opset=opset, rtol=1e-5)  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "opset"), [
-    ("y = BatchNormalization <training_mode=1> (x, s, s, s, s)", 15),
-    ("y, a, b = BatchNormalization <training_mode=1> (x, s, s, s, s)", 15),
-    ("y, a, b, c, d = BatchNormalization(x, s, s, s, s)", 9),
-])  # fmt: skip
-def test_batch_normalization_in_training_is_refused(text, opset):
-    diagnostics = refusal(f"(float[2,4,3] x, float[4] s) => (float[2,4,3] y) {{ {text} }}", opset=opset)
+def test_batch_normalization_of_old_opsets_in_training_is_refused():
+    text = "y, a, b, c, d = BatchNormalization(x, s, s, s, s)"
+    diagnostics = refusal(f"(float[2,4,3] x, float[4] s) => (float[2,4,3] y) {{ {text} }}", opset=9)
     assert "training" in diagnostics[0].message
 
 
@@ -174,3 +170,19 @@ def test_simplified_layer_normalization_is_an_rms_norm():
     arrays = {"x": noise(2, 8), "g": noise(8, seed=1)}
     check(text, arrays, rtol=1e-5)
     assert kinds(text, arrays) == ["LayerNorm"]
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 4, 5)])
+def test_batch_normalization_in_training(shape):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(shape).astype("f")
+    scale, bias, mean, variance = rng.uniform(0.5, 1, (4, 3)).astype("f")
+    axes, column = (0, *range(2, len(shape))), (3, *(1,) * (len(shape) - 2))
+    m, v = x.mean(axes), x.var(axes)
+    y = (x - m.reshape(column)) / np.sqrt(v.reshape(column) + 1e-3) * scale.reshape(column) + bias.reshape(column)
+    want = {"y": y, "rm": 0.75 * mean + 0.25 * m, "rv": 0.75 * variance + 0.25 * v}
+    sizes = ",".join(map(str, shape))
+    text = f"""(float[{sizes}] x, float[3] s, float[3] b, float[3] m, float[3] v)
+               => (float[{sizes}] y, float[3] rm, float[3] rv)
+               {{ y, rm, rv = BatchNormalization <training_mode=1, momentum=0.75, epsilon=0.001> (x, s, b, m, v) }}"""
+    check(text, {"x": x, "s": scale, "b": bias, "m": mean, "v": variance}, opset=15, rtol=1e-5, want=want)

@@ -208,3 +208,17 @@ def test_quantised_arithmetic_is_within_one_step(name, rng):
         y = DequantizeLinear(q, ys, yz)
     }}"""
     check(text, {"a": a, "c": c}, domains=MS, rtol=0, atol=0.0401)
+
+
+@pytest.mark.parametrize("block", [2, 3])
+def test_blocks_of_computed_scales(block, rng):
+    x, scale = rng.standard_normal((2, 5)).astype("f"), rng.uniform(0.01, 0.1, (2, -(-5 // block))).astype("f")
+    zero = rng.integers(100, 150, scale.shape).astype("uint8")
+    kinds = f"float[{scale.shape[0]},{scale.shape[1]}] s, uint8[{scale.shape[0]},{scale.shape[1]}] z"
+    wide, offset = (np.repeat(v, block, 1)[:, :5] for v in (scale, zero.astype("f")))
+    codes = np.clip(np.round(x / wide) + offset, 0, 255).astype("uint8")
+    text = f"""(float[2,5] x, {kinds}) => (uint8[2,5] q, float[2,5] y) {{
+        q = QuantizeLinear <axis=1, block_size={block}> (x, s, z)
+        y = DequantizeLinear <axis=1, block_size={block}> (q, s, z) }}"""
+    want = {"q": codes, "y": (codes.astype("f") - offset) * wide}
+    check(text, {"x": x, "s": scale, "z": zero}, opset=21, rtol=1e-5, want=want)

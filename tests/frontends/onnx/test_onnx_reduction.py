@@ -111,3 +111,15 @@ def test_running_sums_and_products(exclusive, reverse, rng):
     product = np.concatenate([np.ones((1, 4), "float32"), product[:-1]]) if exclusive else product
     text = f"(float[3,4] x) => (float[3,4] y) {{ y = CumProd <exclusive={exclusive}, reverse={reverse}>(x, a) }}"
     check(text, {"x": y, "a": np.array(0)}, opset=26, rtol=1e-6, want={"y": product[::-1] if reverse else product})
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 8])
+def test_running_products_of_integers_are_exact(size, rng):
+    x = rng.integers(-20, 20, (2, size)).astype("int32")
+    text = f"(int32[2,{size}] x) => (int32[2,{size}] y) {{ y = CumProd (x, a) }}"
+    check(text, {"x": x, "a": np.array(1)}, opset=26, rtol=0, want={"y": np.cumprod(x, 1, dtype="int32")})
+
+
+def test_running_products_of_integers_along_an_open_axis_are_refused():
+    (problem,) = refusal("(int32[n] x) => (int32[n] y) { y = CumProd (x, a) }", {"a": np.array(0)}, opset=26)
+    assert problem.reference == "open-size"

@@ -167,3 +167,13 @@ def test_scales_that_are_fed(mode):
     source = f'(float[1,2,h,w] x, float[4] s) => (float[a,b,c,d] y) {{ y = Resize <mode="{mode}"> (x, "", s) }}'
     for scales in ((2, 3), (1.5, 0.6)):
         check(source, {"x": noise(1, 2, 5, 7), "s": np.array((1, 1, *scales), np.float32)}, rtol=3e-6)
+
+
+def test_symmetric_half_pixels_need_known_scales():
+    """Their offset depends on how far the rounded size is from the scaled one."""
+    body = 'y = Resize <mode="linear", coordinate_transformation_mode="half_pixel_symmetric"> (x, , s)'
+    (problem,) = refusal(f"(float[1,1,1,4] x, float[4] s) => (float[1,1,h,w] y) {{ {body} }}", opset=19)
+    assert "half_pixel_symmetric" in problem.message
+    x = np.arange(1, 5, dtype=np.float32).reshape(1, 1, 1, 4)
+    text = f"(float[1,1,1,4] x) => (float[1,1,h,w] y) {{ {body} }}"
+    check(text, {"x": x, "s": np.array([1, 1, 1, 0.6], np.float32)}, opset=19, rtol=1e-6)
