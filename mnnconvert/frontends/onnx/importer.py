@@ -314,16 +314,8 @@ class Scope:
             ) from error
 
     def _bind(self, proto: Any, results: Sequence[Value | None], before: int) -> None:
-        """Give the results of a node their ONNX names."""
-        made = {v for n in self.builder.graph.nodes[before:] for v in n.outputs}
-        for name, value in zip(proto.output, results, strict=False):
-            if not name or value is None:
-                continue
-            if value in made:
-                made.discard(value)
-                self._rename(value, name)
-            self.values[name] = value
-            self._complete(name, value)
+        """Give the results of a node their ONNX names; all that are asked for have to be there."""
+        self._name(proto.output, results, before)
         missing = [
             n for n, v in zip(proto.output, [*results, *[None] * len(proto.output)], strict=False) if n and v is None
         ]
@@ -331,6 +323,18 @@ class Scope:
             raise ConversionError.of(
                 "unsupported-attribute", f"the output '{missing[0]}' of {proto.op_type} is not supported"
             )
+
+    def _name(self, names: Sequence[str], results: Sequence[Value | None], before: int) -> None:
+        """Bind names to values; one that was made since the graph had `before` nodes is called so, too."""
+        made = {v for n in self.builder.graph.nodes[before:] for v in n.outputs}
+        for name, value in zip(names, results, strict=False):
+            if not name or value is None:
+                continue
+            if value in made:
+                made.discard(value)
+                self._rename(value, name)
+            self.values[name] = value
+            self._complete(name, value)
 
     def _rename(self, value: Value, name: str) -> None:
         producer = value.producer
@@ -364,14 +368,17 @@ class Scope:
                 inner.values[formal] = self.value(actual)
                 inner.types[formal] = self.source_type(actual)
         absent = {formal for formal in function.input if formal not in inner.values}
+        before = len(self.builder.graph.nodes)
         inner.translate([functions.instance(node, attributes, absent) for node in function.node])
+        results: list[Value | None] = []
         for formal, actual in zip(function.output, proto.output, strict=False):
-            if actual and formal not in inner.poisoned:
-                self.values[actual] = inner.value(formal)
+            given = actual and formal not in inner.poisoned
+            results.append(inner.value(formal) if given else None)
+            if given:
                 self.types[actual] = inner.source_type(formal)
             elif actual:
                 self.poisoned.add(actual)
-
+        self._name(proto.output, results, before)
 
     def _count_call(self, function: Any) -> None:
         if (function.domain, function.name) in self.calls:
