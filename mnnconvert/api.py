@@ -93,9 +93,10 @@ def info(path: PathLike) -> ModelInfo:
 def to_json(mnn: PathLike, target: PathLike) -> None:
     """Write the JSON form of a `.mnn` file."""
     from mnnconvert.schema import json_form
-    from mnnconvert.schema.files import replacing
+    from mnnconvert.schema.files import refuse_same, replacing
     from mnnconvert.schema.reader import read_net
 
+    refuse_same(Path(mnn), Path(target))
     net = read_net(Path(mnn))
     with replacing(Path(target), text=True) as stream:
         json_form.to_json(net, stream)
@@ -104,8 +105,9 @@ def to_json(mnn: PathLike, target: PathLike) -> None:
 def from_json(source: PathLike, mnn: PathLike) -> None:
     """Write the `.mnn` file of a JSON form; the same bytes as the file it was made from."""
     from mnnconvert.schema import flatbuffer, json_form, tables
-    from mnnconvert.schema.files import replacing
+    from mnnconvert.schema.files import refuse_same, replacing
 
+    refuse_same(Path(source), Path(mnn))
     try:
         text = Path(source).read_text(encoding="utf-8")
     except FileNotFoundError as error:

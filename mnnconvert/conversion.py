@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -176,11 +177,10 @@ class Conversion:
 
     def _check_target(self) -> None:
         """Find out that nothing can be written before the work, not after it."""
-        from mnnconvert.schema.files import staged
+        from mnnconvert.schema.files import refuse_same, staged
 
         target = Path(self.options.mnn_model or "")
-        if target.exists() and self.source.exists() and target.samefile(self.source):
-            raise UsageError.of("contradictory-options", f"'{target}' would overwrite the model that is converted")
+        refuse_same(self.source, target)
         with staged(target):
             pass
 
@@ -322,13 +322,13 @@ def guess_framework(path: Path) -> str:
     known = SUFFIXES.get(path.suffix.lower())
     if known:
         return known
-    if path.is_dir():
+    if os.path.isdir(path):
         return "TF"
-    if not path.exists():
-        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path)
     try:
         with path.open("rb") as file:
             head = file.read(64)
+    except FileNotFoundError as error:
+        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path) from error
     except OSError as error:
         raise ConversionError.of("unreadable-file", f"cannot read '{path}': {error.strerror}", file=path) from error
     if head[4:8] == b"TFL3":

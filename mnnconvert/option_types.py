@@ -133,7 +133,7 @@ def _read_path(value: object) -> str:
     text = os.fspath(value)
     if not isinstance(text, str) or not text or "\0" in text:
         raise ValueError(value)
-    return text
+    return os.path.expanduser(text)  # no shell does it behind `--option=`
 
 
 def _read_text(value: object) -> str:

@@ -139,6 +139,8 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
      "Check the inputs against mnnconvert --info FILE; the message names the operator."),
     ("unsupported-backend", "This backend does not exist or is not available on this computer.",
      "Use --backend cpu or --backend reference."),
+    ("interrupted", "The program was stopped from outside before it was done.",
+     "Run it again. What was there before is untouched, and no temporary file was left."),
     # ours
     ("internal-error", "Something happened that we did not foresee; the model may be fine.",
      "Send us the report file that the message names. It holds versions, arguments and a traceback, no model data."),

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from mnnconvert.cli.parser import peek_flag
-from mnnconvert.errors import Diagnostic
+from mnnconvert.errors import ConversionError, Diagnostic
 
 RIGHT = ">"
 Rows = Sequence[Sequence[object]]
@@ -41,7 +41,8 @@ class Output:
     def data(self, document: object) -> None:
         """The machine-readable result: shown with --json only, and must be called once there."""
         if self.json_mode:
-            print(json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False), file=sys.stdout)
+            text = json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+            _print(text, sys.stdout)
 
     def result(self, text: str, style: str = "") -> None:
         """What was asked for, as text; shown even when quiet."""
@@ -115,7 +116,7 @@ class Output:
 
             Console(file=stream, soft_wrap=True).print(Text(clean(text), style=style))
         else:
-            print(clean(text), file=stream)
+            _print(clean(text), stream)
 
     def _rich_table(self, columns: Sequence[str], cells: list[list[str]], stream: TextIO) -> None:
         from rich import box
@@ -131,6 +132,16 @@ class Output:
         for row in cells:
             table.add_row(*(Text(cell) for cell in row))
         Console(file=stream).print(table)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """Print, and know at once whether it arrived. Raises `unwritable-output`, but BrokenPipeError as it is."""
+    try:
+        print(text, file=stream, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ConversionError.of("unwritable-output", f"cannot write to {stream.name}: {error.strerror}") from error
 
 
 def plain_table(columns: Sequence[str], cells: list[list[str]]) -> list[str]:

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from mnnconvert.errors import ConversionError
+from mnnconvert.errors import ConversionError, UsageError
+
+NAME_SHOWN = 60  # characters of the target's name in that of the temporary folder
 
 
 def unwritable(target: Path, error: OSError) -> ConversionError:
     """The diagnostic for a folder or disk that refuses."""
     return ConversionError.of("unwritable-output", f"cannot write '{target}': {error.strerror or error}", file=target)
+
+
+def refuse_same(source: Path, target: Path) -> None:
+    """Refuse to write over the file that is read."""
+    try:
+        same = target.samefile(source)
+    except (OSError, ValueError):  # one of them does not exist, or cannot
+        same = False
+    if same:
+        raise UsageError.of("contradictory-options", f"'{target}' would overwrite the model that is converted")
 
 
 @contextmanager
@@ -33,12 +47,12 @@ def replacing(target: Path, text: bool = False) -> Iterator[Any]:
 def staged(target: Path) -> Iterator[Path]:
     """A path beside `target`, in a folder of its own, for a file that takes its place when the block ends well.
 
-    A file of the same name with `.weight` behind it moves along. Nothing is left behind otherwise.
+    A file of the same name with `.weight` behind it moves along. Nothing is left behind otherwise. A symbolic link
+    stays one: the file that it leads to is replaced. What is no ordinary file (a folder, a device) is refused.
     """
-    if target.is_dir():
-        raise ConversionError.of("unwritable-output", f"cannot write '{target}': it is a folder", file=target)
     try:
-        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+        target = _destination(target)
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name[:NAME_SHOWN]}.", suffix=".tmp", dir=target.parent))
     except OSError as error:
         raise unwritable(target, error) from error
     try:
@@ -51,3 +65,16 @@ def staged(target: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             shutil.rmtree(folder)
+
+
+def _destination(target: Path) -> Path:
+    """The place that is written, links followed. OSError where there is none."""
+    place = Path(os.path.realpath(target)) if target.is_symlink() else target
+    try:
+        mode = place.lstat().st_mode
+    except FileNotFoundError:
+        return place
+    if stat.S_ISREG(mode):
+        return place
+    what = "a folder" if stat.S_ISDIR(mode) else "a link to itself" if stat.S_ISLNK(mode) else "a device or a pipe"
+    raise OSError(errno.EINVAL, f"it is {what}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,10 @@ def read_net(path: Path) -> tables.Net:
 def read_model(path: Path) -> Graph:
     """The graph of a `.mnn` file; weights in `path`.weight are read when they are used."""
     net = read_net(path)
-    return graph_of(net, WeightSource(Path(f"{path}.weight")))
+    beside = Path(f"{path}.weight")
+    if not beside.exists():  # a link to a model finds the weights of that model
+        beside = Path(f"{os.path.realpath(path)}.weight")
+    return graph_of(net, WeightSource(beside))
 
 
 def graph_of(net: tables.Net, weights: WeightSource) -> Graph:

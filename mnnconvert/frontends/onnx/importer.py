@@ -12,11 +12,12 @@ from mnnconvert.errors import ConversionError, Diagnostic, MnnConvertError
 from mnnconvert.frontends.onnx import functions, rules  # noqa: F401  (registers the rules)
 from mnnconvert.frontends.onnx.node import OnnxNode, ValueList
 from mnnconvert.frontends.onnx.registry import RULES, Rule, find
-from mnnconvert.frontends.onnx.signature import faults
+from mnnconvert.frontends.onnx.signature import faults, float_operands
 from mnnconvert.frontends.onnx.source_types import result_types
 from mnnconvert.frontends.onnx.tensors import INT32_MAX, NAMES, graph_type, tensor_of, to_graph_type
 from mnnconvert.ir import Builder, Dim, Graph, Shape, Tensor, Value
 from mnnconvert.ir.types import merge
+from mnnconvert.ops.plugin import load_plugins
 
 UNNAMED = ("", "?", "-1", "None", "unk", "unknown")  # placeholders that exporters write for any open size
 BAD = "bad-onnx-node"
@@ -69,7 +70,9 @@ class Importer:
             opset = opsets.get(domain, 1)
             if (node.domain, node.op_type) not in self.functions and not _is_supported(domain, node.op_type, opset):
                 missing.setdefault((domain, node.op_type, opset), []).append(node.name or "/".join(node.output))
-        if missing:
+        if missing and load_plugins():
+            self._check_ops()
+        elif missing:
             raise ConversionError(_unsupported(*key, nodes) for key, nodes in missing.items())
 
     def _all_nodes(self, nodes: Iterable[Any], opsets: Mapping[str, int]) -> Iterator[tuple[Any, Mapping[str, int]]]:
@@ -273,6 +276,9 @@ class Scope:
         return candidate
 
     def _translate(self, proto: Any) -> None:
+        twice = [name for name in proto.output if name in self.values or name in self.initializers]
+        if twice:
+            raise ConversionError.of("bad-onnx-file", f"'{twice[0]}' is computed twice")
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         function = self.importer.functions.get((proto.domain, proto.op_type))
         if function is not None:
@@ -280,7 +286,7 @@ class Scope:
             return
         opset = self.opsets.get(domain, 1)
         node = OnnxNode(self, proto, opset)
-        wrong = faults(proto, domain, opset)
+        wrong = [*faults(proto, domain, opset), *self._mistyped(proto, domain, opset)]
         if wrong:
             raise node.refuse(f"{proto.op_type} of opset {opset} is not used right: {'; '.join(wrong)}", reference=BAD)
         rule = find(domain, proto.op_type, opset)
@@ -298,6 +304,12 @@ class Scope:
             result = self._apply(rule, node)
         self._bind(proto, result if isinstance(result, tuple | list) else (result,), before)
         self.types.update(zip(proto.output, result_types(proto, domain, opset, self.source_type), strict=False))
+
+    def _mistyped(self, proto: Any, domain: str, opset: int) -> Iterator[str]:
+        """Integers where the standard takes floats only. (Codes of quantized values may be floats here.)"""
+        for name, floats in zip(proto.input, float_operands(proto.op_type, domain, opset), strict=False):
+            if name and floats and self.source_type(name).startswith(("int", "uint", "bool")):
+                yield f"the operand '{name}' is {self.source_type(name)}, not a float"
 
     def _apply(self, rule: Rule, node: OnnxNode) -> Any:
         """The result of a rule. What a computation with the model's own numbers says against them is the model's fault.

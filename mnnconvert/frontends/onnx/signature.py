@@ -17,6 +17,8 @@ KINDS = {
     11: "a sparse tensor", 12: "a list of sparse tensors", 13: "a type", 14: "a list of types",
 }  # fmt: skip
 
+FLOATS = ("tensor(float", "tensor(double", "tensor(bfloat")
+
 
 def faults(proto: Any, domain: str, opset: int) -> list[str]:
     """What of a NodeProto contradicts the standard, in sentences; nothing for an op that the standard does not have."""
@@ -26,6 +28,15 @@ def faults(proto: Any, domain: str, opset: int) -> list[str]:
     if schema is None:
         return found
     return [*found, *_operand_faults(proto, schema), *_attribute_faults(proto, schema)]
+
+
+@cache
+def float_operands(op: str, domain: str, opset: int) -> tuple[bool, ...]:
+    """For each operand of the standard, whether it takes nothing but floats."""
+    schema = _schema(op, domain, opset)
+    if schema is None:
+        return ()
+    return tuple(all(t.startswith(FLOATS) for t in formal.types) for formal in schema.inputs)
 
 
 @cache
