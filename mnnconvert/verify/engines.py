@@ -6,6 +6,7 @@ released MNN package, which has to be kept at arm's length, is in `mnn_engine.py
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -160,6 +161,7 @@ class OnnxRuntimeEngine:
         return model
 
     def _session_of(self, source: str | bytes) -> Any:
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it would send usage events, and keep them under ~/.cache
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
