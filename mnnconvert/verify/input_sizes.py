@@ -119,7 +119,8 @@ def _guess(info: TensorInfo, axis: int, step: Step, rated: bool) -> int:
     words = words_of(symbol) if isinstance(symbol, str) else set()
     if "batch" in words or (axis == 0 and len(declared) > 1 and not words & {"seq", "sequence", "length", "time"}):
         return step.batch
-    if not words and axis == 1 and len(declared) == 3 and words_of(info.name) & _STATES:
+    steps = words & {"seq", "sequence", "length", "time", "frames", "frame"}
+    if axis == 1 and len(declared) == 3 and not steps and words_of(info.name) & _STATES:
         return step.batch
     if words & {"frames", "frame", "time"}:
         return step.frames

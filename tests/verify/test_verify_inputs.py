@@ -84,8 +84,9 @@ def test_a_model_with_a_sampling_rate_gets_a_window_of_sound():
 
 
 def test_the_batch_of_a_state_is_that_of_the_input():
-    found = shapes(info("input", "float32", None, None), info("state", "float32", 2, None, 128), info("sr", "int64"))
-    assert found == [(1, 512), (2, 1, 128), ()]
+    for size in (None, "state.1"):
+        state = info("state", "float32", 2, size, 128)
+        assert shapes(info("input", "float32", None, None), state, info("sr", "int64")) == [(1, 512), (2, 1, 128), ()]
 
 
 def test_bounds_of_a_pitch_are_in_order():
