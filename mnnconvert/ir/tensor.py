@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,7 +150,7 @@ class TransposedMatrix(_Sized):
     def row_blocks(self) -> Iterator[np.ndarray]:
         """The rows of the transpose, in blocks of a few megabytes."""
         matrix = self._matrix()
-        step = max(1, CHUNK // max(1, matrix.shape[0] * matrix.itemsize))
+        step = max(1, 4 * CHUNK // max(1, matrix.shape[0] * matrix.itemsize))
         for start in range(0, matrix.shape[1], step):
             yield _transposed(matrix[:, start : start + step])
 
@@ -163,6 +164,7 @@ def _transposed(matrix: np.ndarray) -> np.ndarray:
     result = np.empty(matrix.shape[::-1], matrix.dtype)
     for start in range(0, matrix.shape[0], 256):
         result[:, start : start + 256] = matrix[start : start + 256].T
+        _forget(matrix)
     return result
 
 
@@ -217,6 +219,14 @@ def row_blocks(tensor: Tensor, rows: int) -> Iterator[np.ndarray]:
         step = max(1, CHUNK // max(1, matrix.shape[1] * matrix.itemsize))
         for start in range(0, rows, step):
             yield matrix[start : start + step]
+            _forget(array)
+
+
+def _forget(array: np.ndarray) -> None:
+    """Let go of the pages of a mapped file, which count as memory in use; the system reads them again when needed."""
+    mapped = getattr(array, "_mmap", None)
+    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 @dataclass(eq=False)

@@ -41,6 +41,8 @@ def write(root: Table, stream: BinaryIO) -> int:
     neither a numpy array of the schema's element type nor a `Payload`, or a table is not of the field's class.
     """
     layout = _Layout(root)
+    if layout.size > MAX_BYTES:
+        raise _too_large(layout.size)
     stream.write(layout.head)
     at = len(layout.head)
     for vector, start in zip(layout.long, layout.starts, strict=True):
@@ -51,7 +53,7 @@ def write(root: Table, stream: BinaryIO) -> int:
 
 
 def layout_size(root: Table) -> int:
-    """The number of bytes that `write` would write."""
+    """The number of bytes that a file of `root` takes, also where that is more than `write` accepts."""
     return _Layout(root).size
 
 
@@ -249,15 +251,19 @@ class _Layout:
             self.starts.append(end + _gap(end, vector.itemsize))
             end = self.starts[-1] + OFFSET.size + vector.nbytes
         if end > MAX_BYTES:
-            raise ConversionError.of(
-                "file-too-large",
-                f"The model needs {end:,} bytes, and an MNN file cannot have more than {MAX_BYTES:,}.",
-                hint="store the weights in an external file, or with fewer bits",
-            )
+            return end  # offsets may not hold it
         for vector, start in zip(self.long, self.starts, strict=True):
             for at in vector.references:
                 self._refer(at, start)
         return end
+
+
+def _too_large(size: int) -> ConversionError:
+    return ConversionError.of(
+        "file-too-large",
+        f"The model needs {size:,} bytes, and an MNN file cannot have more than {MAX_BYTES:,}.",
+        hint="store the weights in an external file, or with fewer bits",
+    )
 
 
 def _content(value: NDArray[Any] | Payload) -> bytes:

@@ -154,6 +154,7 @@ def test_too_large_a_file_is_refused_before_anything_is_written():
         write(Blob(int8s=Zeros(room + 1)), sink)
     assert reference(error) == "file-too-large"
     assert sink.count == 0
+    assert layout_size(Net(oplists=[Op(main=Blob(int8s=Zeros(5 << 30)))])) > 5 << 30  # how much too large can be asked
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.elementwise import Binary
 from mnnconvert.quantizers.rtn import quantize
 from mnnconvert.runtime_ref.session import Session
-from mnnconvert.schema import flatbuffer, tables
+from mnnconvert.schema import flatbuffer, tables, writer
 from mnnconvert.schema.reader import read_model
 from mnnconvert.schema.writer import map_file, write_model
 
@@ -53,6 +53,19 @@ def test_weights_survive(name, external, tmp_path):
     assert type(weight) is type(WEIGHTS[name]) or external
     np.testing.assert_array_equal(weight.numpy(), WEIGHTS[name].numpy())
     np.testing.assert_array_equal(Session(back).run(feeds())["y0"], Session(graph).run(feeds())["y0"])
+
+
+@pytest.mark.parametrize("most", [800, 1000])
+def test_what_does_not_fit_goes_to_the_weight_file_by_itself(most, tmp_path, monkeypatch):
+    """Whether it would just pass the limit of ours, or that of the format too."""
+    monkeypatch.setattr(writer, "INLINE_LIMIT", 800)
+    monkeypatch.setattr(flatbuffer, "MAX_BYTES", most)
+    monkeypatch.setattr(flatbuffer, "LONG", 64)
+    graph = conv_graph()
+    written = write_model(graph, tmp_path / "m.mnn")
+    assert written.size <= most and written.external_size >= W.nbytes
+    np.testing.assert_array_equal(Session(read_model(tmp_path / "m.mnn")).run(feeds())["y0"],
+                                  Session(graph).run(feeds())["y0"])  # fmt: skip
 
 
 @pytest.mark.parametrize("external", [False, True])
