@@ -213,3 +213,66 @@ def test_unsupported_ops_are_reported_together(tmp_path):
     result = run("--modelFile", "m.onnx", "--MNNModel", "o.mnn", cwd=tmp_path)
     fails(result, 1, "acme.Wobble", "acme.Wiggle", "unsupported-op")
     assert not (tmp_path / "o.mnn").exists()
+
+
+PRODUCTS, SIZE = 40, 512
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """A chain of products that all use one square weight."""
+    weight = np.random.default_rng(0).standard_normal((SIZE, SIZE)).astype(np.float32) / np.sqrt(np.float32(SIZE))
+    chain = [f"t{i} = MatMul({'x' if i == 0 else f't{i - 1}'}, w)" for i in range(PRODUCTS)]
+    text = f"(float[n,{SIZE}] x) => (float[n,{SIZE}] y) {{ {' '.join(chain)} y = Neg(t{PRODUCTS - 1}) }}"
+    proto, _ = model(text, {"w": weight})
+    onnx.save(proto, tmp_path / "m.onnx")
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", [[], ["--saveExternalData"]])
+@pytest.mark.parametrize(
+    ("options", "bits"),
+    [([], 32), (["--fp16"], 16), (["--weightQuantBits", "8"], 8),
+     (["--weightQuantBits", "4", "--weightQuantBlock", "64"], 4 + 64 / 64)],  # codes, and two numbers per block
+)  # fmt: skip
+def test_a_weight_with_many_readers_is_stored_once(options, bits, words, shared):
+    result = run("--modelFile", "m.onnx", "--MNNModel", "o.mnn", *options, *words, cwd=shared)
+    assert result.returncode == 0, result.stderr
+    needed = SIZE * SIZE * bits / 8
+    rest = 500 * PRODUCTS  # tables, codebooks, one bias for all
+    assert needed <= sum(path.stat().st_size for path in shared.glob("o.mnn*")) < needed + rest
+
+
+def test_a_long_chain(tmp_path):
+    """As many nodes as few models have, each with a constant of its own."""
+    count, rng = 3000, np.random.default_rng(0)
+    names = ["x", *(f"t{i}" for i in range(count - 1)), "y"]
+    nodes = [helper.make_node("Add", [names[i], f"c{i}"], [names[i + 1]]) for i in range(count)]
+    constants = [numpy_helper.from_array(rng.standard_normal(3).astype(np.float32), f"c{i}") for i in range(count)]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    report = mnnconvert.convert(tmp_path / "m.onnx", tmp_path / "o.mnn")
+    assert report.verification is not None and report.verification.passed
+    want = x = np.ones((2, 3), np.float32)
+    for constant in constants:
+        want = want + numpy_helper.to_array(constant)
+    got = mnnconvert.load(tmp_path / "o.mnn").run({"x": x})["y"]
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)  # constants may be added up in another order
+
+
+def test_info_tells_what_a_weight_has_become(tmp_path):
+    proto, _ = model(
+        "(float[n,64] tokens) => (float[n,32] logits) { a = MatMul(tokens, w) logits = Relu(a) }",
+        {"w": np.linspace(-2, 3, 64 * 32, dtype=np.float32).reshape(64, 32)},
+    )
+    onnx.save(proto, tmp_path / "m.onnx")
+    words = ["--weightQuantBits", "8", "--weightQuantBlock", "32", "--saveExternalData"]
+    assert run("--modelFile", "m.onnx", "--MNNModel", "o.mnn", *words, cwd=tmp_path).returncode == 0
+    shown = run("-f", "MNN", "--modelFile", "o.mnn", "--info", cwd=tmp_path).stdout
+    for word in ("tokens", "nx64", "logits", "nx32", "float32", "Convolution", "asymmetric", "external weights"):
+        assert word in shown, word
+    (weight,) = mnnconvert.api.info(tmp_path / "o.mnn").weights
+    assert (weight["bits"], weight["block"], weight["symmetric"]) == (8, 32, False)
+    assert weight["bytes"] == pytest.approx(64 * 32 + 32 * 2 * 8, abs=300)  # codes, two numbers per block; codebook
+    assert (weight["minimum"], weight["maximum"]) == pytest.approx((-2, 3), abs=5 / 255)
