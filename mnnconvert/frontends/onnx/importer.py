@@ -21,7 +21,7 @@ from mnnconvert.ops.plugin import load_plugins
 
 UNNAMED = ("", "?", "-1", "None", "unk", "unknown")  # placeholders that exporters write for any open size
 BAD = "bad-onnx-node"
-MOST_CALLS = 100_000  # functions that call functions grow exponentially
+MOST_CALLS = 20_000  # functions that call functions grow exponentially
 NODES_NAMED = 3  # nodes named per unsupported op
 
 
