@@ -134,7 +134,7 @@ def _refuse_unmade(graph: Graph) -> None:
 def _convert(array: np.ndarray, value: Value, symbols: dict[str, int]) -> np.ndarray:
     """A feed in the element type of the graph; UsageError where type, rank or size do not fit."""
     _check_shape(array, value, symbols)
-    array = _widened(array)
+    array = widened(array)
     if array.dtype == value.dtype:
         return array
     if array.dtype.kind not in "fiub" or (array.dtype.kind == "f") != (value.dtype.kind == "f"):
@@ -148,7 +148,7 @@ def _convert(array: np.ndarray, value: Value, symbols: dict[str, int]) -> np.nda
     return converted
 
 
-def _widened(array: np.ndarray) -> np.ndarray:
+def widened(array: np.ndarray) -> np.ndarray:
     """Floats and integers of the ml_dtypes package, which numpy does not know, in types that hold all of them."""
     found = [wide for prefix, wide in WIDENED.items() if array.dtype.name.startswith(prefix)]
     return array.astype(found[0]) if array.dtype.kind == "V" and found else array

@@ -16,6 +16,7 @@ from onnx.backend.test import loader
 
 DATA = Path(loader.DATA_DIR)
 PLAIN = {1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13}  # TensorProto.DataType of the numbers and bools that numpy has
+NARROW = {16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26}  # of the floats and integers that it has not
 DOUBTFUL = {
     "test_bernoulli": "random numbers",
     "test_resize_downsample_scales_cubic_align_corners": "onnxruntime and we use the rounded output size here",
@@ -28,8 +29,8 @@ DOUBTFUL = {
 class Case:
     """One case. `group` is the op under test, or the kind of case where there is no single one.
 
-    `apart` says why the case is not judged: it has a sequence, a string, a float of 8 bits as input or output, or it
-    expects what no float32 program can be held to; empty if it is judged.
+    `narrow` names a type of few bits that an input or output has, if any. `apart` says why the case is not judged: it
+    has a sequence or a string as input or output, or it expects what no float32 program can be held to.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Case:
     runs: tuple[tuple[dict[str, np.ndarray], dict[str, np.ndarray]], ...]
     rtol: float
     atol: float
+    narrow: str = ""
     apart: str = ""
 
 
@@ -100,7 +102,9 @@ def _counted(path: Path, model: onnx.ModelProto) -> tuple[list[Any], list[Any]]:
 def _case(case: Any, group: str, model: onnx.ModelProto, data_sets: Any) -> Case:
     known = {t.name for t in model.graph.initializer}
     inputs = [i for i in model.graph.input if i.name not in known]
-    reasons = [_reason(info) for info in (*inputs, *model.graph.output)]
+    infos = (*inputs, *model.graph.output)
+    reasons = [_reason(info) for info in infos]
+    narrow = [_type_name(i) for i in infos if i.type.tensor_type.elem_type in NARROW]
     reasons += [reason for name, reason in DOUBTFUL.items() if f"{case.name}_".startswith(f"{name}_")]
     apart = next((reason for reason in reasons if reason), "")
     runs = [
@@ -110,7 +114,9 @@ def _case(case: Any, group: str, model: onnx.ModelProto, data_sets: Any) -> Case
         )
         for run in (data_sets if not apart else ())
     ]
-    return Case(case.name, group, model, tuple(runs), max(case.rtol, 1e-3), max(case.atol, 1e-7), apart)
+    return Case(
+        case.name, group, model, tuple(runs), max(case.rtol, 1e-3), max(case.atol, 1e-7), *narrow[:1] or [""], apart
+    )
 
 
 def _reason(info: onnx.ValueInfoProto) -> str:
@@ -118,8 +124,11 @@ def _reason(info: onnx.ValueInfoProto) -> str:
     kind = info.type.WhichOneof("value")
     if kind != "tensor_type":
         return (kind or "unknown_type").replace("_type", "")
-    element = info.type.tensor_type.elem_type
-    return "" if element in PLAIN else onnx.TensorProto.DataType.Name(element).lower()
+    return "" if info.type.tensor_type.elem_type in PLAIN | NARROW else _type_name(info)
+
+
+def _type_name(info: onnx.ValueInfoProto) -> str:
+    return onnx.TensorProto.DataType.Name(info.type.tensor_type.elem_type).lower()
 
 
 def _array(value: Any) -> np.ndarray:

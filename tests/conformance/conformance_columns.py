@@ -15,7 +15,7 @@ from conformance_peer import Peer
 from mnnconvert.errors import Diagnostic, MnnConvertError
 from mnnconvert.frontends.onnx.importer import Importer
 from mnnconvert.passes.pipeline import run_pipeline
-from mnnconvert.runtime_ref.session import load
+from mnnconvert.runtime_ref.session import load, widened
 from mnnconvert.schema.writer import write_model
 
 REFUSALS = {
@@ -24,7 +24,8 @@ REFUSALS = {
 Arrays = dict[str, np.ndarray]
 OUTCOMES = ("right", "refused", "wrong", "crash")
 LARGEST = 16  # elements of a parameter
-HALF_RTOL = 2.0**-9  # two units in the last place: the expected value of a float16 output is rounded itself
+# Two units in the last place, as the expected value is rounded itself, and so were operands on the way to it.
+ROUNDED = {"float16": 2.0**-9, "bfloat16": 2.0**-6}
 NOISE = 2.0**-20  # of the largest expected value: sums cancel to zero in one order and nearly so in another
 
 
@@ -124,11 +125,12 @@ def _difference(got: np.ndarray, want: np.ndarray, case: Case) -> str:
     """Why an output is not the expected one; empty if it is. Integers of any width and bools compare by value."""
     if got.shape != want.shape:
         return f"shape {list(got.shape)} instead of {list(want.shape)}"
+    tolerance, want = _tolerance(want, case), widened(want)
     if (got.dtype.kind == "f") != (want.dtype.kind == "f"):
         return f"{got.dtype} instead of {want.dtype}"
     exact = want.dtype.kind != "f"
     kind = np.int64 if exact else np.float64
-    rtol, atol = (0.0, 0.0) if exact else _tolerance(want, case)
+    rtol, atol = (0.0, 0.0) if exact else tolerance
     close = np.isclose(got.astype(kind), want.astype(kind), rtol=rtol, atol=atol, equal_nan=True)
     if close.all():
         return ""
@@ -138,5 +140,6 @@ def _difference(got: np.ndarray, want: np.ndarray, case: Case) -> str:
 
 def _tolerance(want: np.ndarray, case: Case) -> tuple[float, float]:
     """The relative and absolute error that a float output may have."""
-    largest = np.abs(want[np.isfinite(want)].astype(np.float64)).max(initial=0)
-    return max(case.rtol, HALF_RTOL if want.dtype == np.float16 else 0), max(case.atol, NOISE * largest)
+    wide = want.astype(np.float64)
+    largest = np.abs(wide[np.isfinite(wide)]).max(initial=0)
+    return max(case.rtol, ROUNDED.get(want.dtype.name, 0.0)), max(case.atol, NOISE * largest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mnnconvert.frontends.onnx.compose import cast, narrowed, widened
 from mnnconvert.frontends.onnx.integers import refuse_wide_constant
+from mnnconvert.frontends.onnx.narrow import BITS, FLOATS, SCALE, to_narrow_float, to_scale, wrapped
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.tensors import NAMES, graph_type
@@ -12,7 +13,6 @@ from mnnconvert.ops.elementwise import Cast
 
 NUMBERS = {name: number for number, name in NAMES.items()}
 OLD_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}  # other names of opset 1 are ours in capitals
-INEXACT = {17, 18, 19, 20, 21, 22, 23, 24, 25, 26}  # types narrower than what the graph holds instead
 
 
 @onnx_op("Cast", since=1)
@@ -21,7 +21,7 @@ def cast_by_name(b: Builder, n: OnnxNode) -> Value:
     return convert(b, n, NUMBERS.get(OLD_NAMES.get(name, name.lower()), 0))
 
 
-@onnx_op("Cast", since=6, limits="not to strings, nor to floats of 8 and integers of 4 or fewer bits")
+@onnx_op("Cast", since=6, limits="not to strings; floats of 16 bits keep the precision of 32")
 def cast_by_number(b: Builder, n: OnnxNode) -> Value:
     return convert(b, n, n.attr("to"))
 
@@ -34,13 +34,19 @@ def cast_like(b: Builder, n: OnnxNode) -> Value:
 def convert(b: Builder, n: OnnxNode, to: int) -> Value:
     """Another element type: float to integer truncates, integers wrap, and anything but zero is true."""
     x, kind = n.input(0), NAMES.get(to, f"type {to}")
-    if to in INEXACT:
-        raise n.refuse(f"a cast to {kind} rounds to a type that MNN does not have", reference="unsupported-type")
+    if kind == n.source_type(0):
+        return x
+    if kind in FLOATS:
+        return to_narrow_float(b, x, kind, bool(n.attr("saturate", 1)))
+    if kind == SCALE:
+        return to_scale(b, x, n.attr("round_mode", "up"))
     dtype = graph_type(to, n.proto.output[0])
     if kind == "bool":
         return x if n.source_type(0) == "bool" else b.add(Cast("DT_BOOL"), widened(b, x))
     if dtype == I32 and x.dtype == F32:
         refuse_wide_constant(n, n.constant(0))
+    if kind in BITS:
+        return cast(b, wrapped(b, x, kind), dtype)
     if {x.dtype, dtype} == {U8, I8}:
         x = cast(b, x, I32)
     narrow = kind in ("int16", "uint16") and n.source_type(0) not in ("bool", "uint8", kind)

@@ -13,6 +13,7 @@ import numpy as np
 from mnnconvert.frontends.onnx.coded_weights import outputs_are_columns, weight
 from mnnconvert.frontends.onnx.compose import apply, calc, cast, choose
 from mnnconvert.frontends.onnx.moves import clip, reshaped
+from mnnconvert.frontends.onnx.narrow import FLOATS, rounded, to_narrow_float
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.tensors import NAMES
@@ -27,16 +28,10 @@ RANGES = {
 }  # fmt: skip
 
 
-def rounded(b: Builder, x: Value) -> Value:
-    """`x` rounded to whole numbers, halves to even: a half becomes twice the rounded half of it."""
-    near = apply(b, "ROUND", x)  # halves go away from zero
-    even = calc(b, "MUL", apply(b, "ROUND", calc(b, "MUL", x, 0.5)), 2.0)
-    half = calc(b, "EQUAL", apply(b, "ABS", calc(b, "SUB", x, near)), 0.5)
-    return choose(b, half, even, near, x)
-
-
 def saturated(b: Builder, x: Value, zero: Value | None, kind: str) -> Value:
-    """Rounded, moved by the zero point and limited to the range of an integer type; still float32."""
+    """Rounded, moved by the zero point and limited to the range of an integer or narrow float type; still float32."""
+    if kind in FLOATS:
+        return to_narrow_float(b, x if zero is None else calc(b, "ADD", x, zero), kind, True)
     whole = rounded(b, x)
     low, high = RANGES[kind]
     return clip(b, whole if zero is None else calc(b, "ADD", whole, zero), low, high)
@@ -47,6 +42,8 @@ def leaving(b: Builder, n: OnnxNode, x: Value, kind: str, index: int = 0) -> Val
     name = n.proto.output[index]
     inner = n.scope.parent is not None
     if not inner and all(o.name != name for o in n.scope.importer.model.graph.output):
+        return x
+    if kind in FLOATS:
         return x
     return cast(b, x, {"uint8": U8, "uint4": U8, "uint2": U8, "int8": I8, "int4": I8, "int2": I8}.get(kind, I32))
 
@@ -98,23 +95,24 @@ class Scheme:
 
 
 def integer_kind(n: OnnxNode, zero: int, default: str = "uint8") -> str:
-    """The integer type that a quantising node writes: that of the zero point, or of `output_dtype`."""
+    """The type of few bits that a quantising node writes: that of the zero point, or of `output_dtype`."""
     kind = n.source_type(zero) if n.has(zero) else NAMES.get(int(n.attr("output_dtype", 0)), default)
     kind = default if kind == "float32" else kind
-    if kind not in RANGES:
+    if kind not in RANGES and kind not in FLOATS:
         raise n.refuse(f"{n.op_type} to {kind} is not supported", reference="unsupported-type")
     return kind
 
 
-@onnx_op("QuantizeLinear", limits="to integers of up to 16 bits; blocks need a known size")
+@onnx_op("QuantizeLinear", limits="blocks need a known size")
 @onnx_op("QuantizeLinear", domain="com.microsoft")
 def quantize_linear(b: Builder, n: OnnxNode) -> Value:
     """clip(round(x / scale) + zero), halves to even."""
     x = cast(b, n.input(0), F32)
     kind = integer_kind(n, 2)
-    if kind not in RANGES:
-        raise n.refuse(f"quantisation to {kind} is not supported", reference="unsupported-type")
     scale, zero = Scheme(n, x.rank).operands(b, x)
+    if kind in FLOATS and not n.attr("saturate", 1):
+        moved = calc(b, "REALDIV", x, scale)
+        return to_narrow_float(b, moved if zero is None else calc(b, "ADD", moved, zero), kind, False)
     return leaving(b, n, saturated(b, calc(b, "REALDIV", x, scale), zero, kind), kind)
 
 
@@ -133,7 +131,7 @@ def dequantize_linear(b: Builder, n: OnnxNode) -> Value:
 
 def _constant(b: Builder, n: OnnxNode, codes: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> Value:
     scale, zero = (np.asarray(v).astype(F32) for v in (scale, zero))
-    zero = np.broadcast_to(zero, scale.shape) if zero.size == 1 else zero
+    zero = np.broadcast_to(zero.reshape(()), scale.shape) if zero.size == 1 else zero
     axis = int(n.attr("axis", 1))
     axis += codes.ndim if axis < 0 else 0
     kind = n.source_type(0)

@@ -18,9 +18,10 @@ STORED: dict[int, np.dtype] = {
     9: np.dtype("bool"), 10: np.dtype("float16"), 11: np.dtype("float64"), 12: np.dtype("uint32"),
     13: np.dtype("uint64"), 16: np.dtype(ml_dtypes.bfloat16), 17: np.dtype(ml_dtypes.float8_e4m3fn),
     18: np.dtype(ml_dtypes.float8_e4m3fnuz), 19: np.dtype(ml_dtypes.float8_e5m2),
-    20: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    20: np.dtype(ml_dtypes.float8_e5m2fnuz), 24: np.dtype(ml_dtypes.float8_e8m0fnu),
 }  # fmt: skip
-PACKED: dict[int, tuple[np.dtype, int]] = {21: (U8, 4), 22: (I8, 4), 25: (U8, 2), 26: (I8, 2)}  # UINT4 INT4 UINT2 INT2
+FLOAT4 = np.dtype(ml_dtypes.float4_e2m1fn)
+PACKED: dict[int, tuple[np.dtype, int]] = {21: (U8, 4), 22: (I8, 4), 23: (FLOAT4, 4), 25: (U8, 2), 26: (I8, 2)}
 NAMES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string", 9: "bool",
     10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128", 16: "bfloat16",
@@ -32,7 +33,7 @@ INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
 def graph_type(elem_type: int, name: str) -> np.dtype:
     """The element type that stands for an ONNX type; `unsupported-type` for strings and complex numbers."""
-    if elem_type in (1, 10, 11, 16, 17, 18, 19, 20):
+    if elem_type in (1, 10, 11, 16, 17, 18, 19, 20, 23, 24):
         return F32
     if elem_type in (2, 21, 25):
         return U8
@@ -74,13 +75,14 @@ def _from_bytes(raw: bytes, dtype: np.dtype, shape: tuple[int, ...], name: str) 
 
 
 def _unpack(packed: np.ndarray, elem_type: int, shape: tuple[int, ...], name: str) -> np.ndarray:
-    """Sub-byte integers, the first element in the lowest bits."""
+    """Elements of less than a byte, the first in the lowest bits."""
     dtype, bits = PACKED[elem_type]
     count, per_byte = math.prod(shape), 8 // bits
     if packed.size != -(-count // per_byte):
         raise ConversionError.of("bad-onnx-file", f"the tensor '{name}' of {list(shape)} holds {packed.size} bytes")
     shifts = np.arange(per_byte, dtype=U8) * bits
-    codes = ((packed[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)[:count].astype(dtype)
+    codes = ((packed[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)[:count]
+    codes = codes.view(dtype) if dtype == FLOAT4 else codes.astype(dtype)
     if dtype == I8:
         codes = np.where(codes >= 1 << (bits - 1), codes - (1 << bits), codes).astype(I8)
     return codes.reshape(shape)
@@ -150,7 +152,7 @@ def to_graph_type(tensor: Tensor, name: str) -> Tensor:
     dtype = tensor.dtype
     if dtype in (F32, I32, I8, U8):
         return tensor
-    if dtype.kind == "f" or dtype.name.startswith(("bfloat", "float8")):
+    if dtype.kind == "f" or dtype.name.startswith(("bfloat", "float")):
         return LazyTensor(tensor, lambda a: a.astype(F32), F32, tuple(tensor.shape))
     array = tensor.numpy()
     if (
