@@ -74,7 +74,7 @@ def squeeze(b: Builder, n: OnnxNode) -> Value:
     axes = _axes(n, x.rank)
     if axes is None:
         return b.add(Squeeze(), x, n.input(1))
-    if not axes and x.shape is not None and 1 not in x.shape and None not in x.shape:
+    if not axes and x.shape is not None and all(isinstance(d, int) and d != 1 for d in x.shape):
         return x
     return b.add(Squeeze(axes), x)
 
