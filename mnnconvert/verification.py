@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError, UsageError
-from mnnconvert.ir import Graph
+from mnnconvert.ir import Graph, Shape
 from mnnconvert.ir.types import merge
 from mnnconvert.runtime_ref.session import Session, load
 from mnnconvert.verify.compare import Tolerance
@@ -73,7 +73,12 @@ def choose_feeds(reference: Engine, candidate: Engine, inputs: Any, seed: int) -
 def _common_inputs(reference: Engine, candidate: Engine) -> list[TensorInfo]:
     """The inputs of the reference, with the sizes that the candidate fixes."""
     fixed = {info.name: info.shape for info in candidate.inputs}
-    return [replace(info, shape=merge(info.shape, fixed.get(info.name))) for info in reference.inputs]
+    return [replace(info, shape=_common_shape(info.shape, fixed.get(info.name, ()))) for info in reference.inputs]
+
+
+def _common_shape(shape: Shape | None, fixed: Shape | None) -> Shape | None:
+    """onnxruntime shows an unknown rank as no axes at all."""
+    return None if shape == () and fixed is None else merge(shape, fixed)
 
 
 def verify_graph(reference: Engine, graph: Graph, inputs: Any, tolerance: float, seed: int) -> VerificationResult:

@@ -62,6 +62,10 @@ def staged(target: Path) -> Iterator[Path]:
                 os.replace(folder / name, target.parent / name)
     except OSError as error:
         raise unwritable(target, error) from error
+    except ConversionError as error:
+        if isinstance(error.__cause__, OSError) and error.diagnostics[0].reference == "unwritable-output":
+            raise unwritable(target, error.__cause__) from error  # name what was asked for, not the file in `folder`
+        raise
     finally:
         with suppress(OSError):
             shutil.rmtree(folder)

@@ -121,3 +121,13 @@ def test_the_dict_is_strict_json():
     text = json.loads(json.dumps(facts, allow_nan=False))
     assert text["tolerance"] == {"relative": 1e-3, "absolute": 1e-5}
     assert text["runs"][0]["comparison"]["outputs"][0]["reason"] == "NaN at [0,0] instead of 1, and 1 more"
+
+
+def test_inputs_of_unknown_rank_take_any_rank(onnx_file, tmp_path):
+    """onnxruntime describes them like scalars."""
+    import mnnconvert
+
+    path = onnx_file("(float[2,3] x, int64[] i) => (float[2,k] y) { y = GatherElements<axis=1>(x, i) }")
+    np.savez(tmp_path / "feeds.npz", x=np.ones((2, 3), np.float32), i=np.array([[0, -1], [2, 1]]))
+    report = mnnconvert.convert(path, tmp_path / "m.mnn", inputs=tmp_path / "feeds.npz")
+    assert report.verification is not None and report.verification.passed
