@@ -107,6 +107,10 @@ class ScatterElements(_Scatter):
     def infer(self, data: Spec, indices: Spec, updates: Spec, axis: Spec | None = None) -> Spec:
         if data.dtype != updates.dtype:
             raise ValueError(f"data is {data.dtype}, the updates are {updates.dtype}")
+        if data.rank is not None and axis is not None and axis.constant is not None:
+            normal_axis(int(axis.constant.reshape(-1)[0]), data.rank)
+        if None not in (data.rank, indices.rank) and data.rank != indices.rank:
+            raise ValueError(f"data has {data.rank} axes, the indices have {indices.rank}")
         return Spec(data.dtype, data.shape)
 
     def ref(
