@@ -183,7 +183,7 @@ class _Executor:
 
     def __init__(self, graph: Graph):
         self.subgraphs = {name: inner for g in graph.graphs() for name, inner in g.subgraphs.items()}
-        self.constants: dict[Value, np.ndarray] = {}
+        self.constants: dict[int, np.ndarray] = {}  # by identity of the tensor, which values may share
 
     def run(
         self, graph: Graph, feeds: dict[Value, np.ndarray], wanted: Iterable[Value], record: Recorder | None = None
@@ -206,9 +206,10 @@ class _Executor:
     def _read(self, value: Value, arrays: dict[Value, np.ndarray]) -> np.ndarray:
         if value.tensor is None:
             return arrays[value]
-        if value not in self.constants:
-            self.constants[value] = value.tensor.numpy()
-        return self.constants[value]
+        key = id(value.tensor)
+        if key not in self.constants:
+            self.constants[key] = value.tensor.numpy()
+        return self.constants[key]
 
     def _compute(self, node: Node, operands: list[np.ndarray]) -> Sequence[np.ndarray]:
         try:

@@ -12,7 +12,7 @@ import numpy as np
 
 import mnnconvert.ops  # noqa: F401  (registers the ops)
 from mnnconvert.errors import ConversionError, MnnConvertError
-from mnnconvert.ir import F32, ArrayTensor, CodedTensor, CodedWeights, Graph, HalfTensor, Node, Spec, Value
+from mnnconvert.ir import F32, ArrayTensor, CodedTensor, CodedWeights, FileTensor, Graph, HalfTensor, Node, Spec, Value
 from mnnconvert.ir.types import Shape
 from mnnconvert.ops.base import READERS, Op
 from mnnconvert.ops.layout import Opaque
@@ -186,9 +186,16 @@ class _Scope:
         stored = []
         for key, shape in zip(made.embedded, shapes, strict=True):
             sizes = tuple(int(d) for d in shape if isinstance(d, int))
-            tensor = _tensor_of(found.get(key), sizes, f"{name}.{key}", rows)
+            tensor = self._stored(found.get(key), sizes, f"{name}.{key}", rows)
             stored.append(Value(f"{name}.{key}", Spec(F32, sizes), tensor))
         return [inputs[0], *stored, *inputs[1:]]
+
+    def _stored(self, data: Any, shape: tuple[int, ...], name: str, rows: int) -> Any:
+        """The tensor of an operand; what several ops share in the file is one tensor."""
+        key = (_place(data), shape, rows)
+        if key not in self.weights.tensors:  # the data are kept too: their place must not be given to others
+            self.weights.tensors[key] = _tensor_of(data, shape, name, rows), data
+        return self.weights.tensors[key][0]
 
     def set_outputs(self, names: Sequence[str] | None) -> None:
         """The named outputs, or what is produced and never read."""
@@ -220,6 +227,13 @@ def _count(data: Any) -> int:
     if isinstance(data, codec.IDSTFields):
         return codec.element_count(data)
     return int(data.size)
+
+
+def _place(data: Any) -> object:
+    """Where the data of an operand lie: equal for ops that refer to the same place."""
+    if isinstance(data, FileTensor):
+        return str(data.path), data.offset, str(data.dtype)
+    return data.__array_interface__["data"][0] if isinstance(data, np.ndarray) else id(data)
 
 
 def _tensor_of(data: Any, shape: tuple[int, ...], name: str, rows: int) -> Any:

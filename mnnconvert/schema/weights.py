@@ -170,6 +170,8 @@ class WeightSource:
 
     def __init__(self, path: Path | None):
         self.path = path
+        self.tensors: dict[Any, tuple[Tensor, Any]] = {}  # what was made of which data, for those who share
+        self._codings: dict[Any, dict[str, Any]] = {}
 
     def _external(self, offset: int, nbytes: int, dtype: np.dtype) -> np.ndarray:
         if nbytes < 0 or offset < 0 or nbytes % dtype.itemsize:
@@ -233,6 +235,14 @@ class WeightSource:
         return found
 
     def _coded(self, table: Any, quan: Any, external: np.ndarray | None) -> dict[str, Any]:
+        """The parts of a coded weight; the same object for tables that share one."""
+        place = [_address(v) for v in (quan.buffer, quan.alpha, quan.alphaFp16, table.bias, quan.index)]
+        key = (*place, *(() if external is None else external.tolist()), *(getattr(quan, name) for name in _SCALARS))
+        if key not in self._codings:
+            self._codings[key] = self._read_coded(table, quan, external)
+        return self._codings[key]
+
+    def _read_coded(self, table: Any, quan: Any, external: np.ndarray | None) -> dict[str, Any]:
         buffer, alpha, half, bias, index = quan.buffer, quan.alpha, quan.alphaFp16, table.bias, quan.index
         if external is not None and len(external) >= 5:
             offset, sizes = int(external[0]), [int(n) for n in external[1:5]]
@@ -252,3 +262,8 @@ class WeightSource:
             **{name: getattr(quan, name) for name in _SCALARS},
         )  # fmt: skip
         return {"weight": fields} | ({} if bias is None else {"bias": bias})
+
+
+def _address(vector: Any) -> int:
+    """Where a vector of a read file lies in memory; 0 when there is none."""
+    return 0 if vector is None else int(in_memory(vector).__array_interface__["data"][0])

@@ -76,6 +76,8 @@ def test_a_shared_weight_is_stored_once(name, external, tmp_path):
         written = write_model(conv_graph(WEIGHTS[name], layers), tmp_path / f"{layers}.mnn", external=external)
         sizes.append(written.size + written.external_size)
     assert sizes[1] - sizes[0] < 450  # two more ops, no second weight
+    weights = [n.inputs[1].tensor for n in read_model(tmp_path / "3.mnn").nodes if len(n.inputs) > 1]
+    assert len({id(w) for w in weights}) == 1  # read once, too
 
 
 def test_same_graph_same_bytes(tmp_path):
