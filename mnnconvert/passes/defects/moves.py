@@ -9,9 +9,8 @@ from mnnconvert.ir import I32, U8, Builder, Node, Value
 from mnnconvert.ops.arrange import BroadcastTo, Reverse, ReverseSequence
 from mnnconvert.ops.elementwise import Binary, Cast
 from mnnconvert.ops.layout import CHANNEL_FIRST, ConvertTensor, Identity
-from mnnconvert.ops.padding import Padding
 from mnnconvert.ops.shape import Flatten, Permute, Reshape, Squeeze, Unsqueeze
-from mnnconvert.ops.slicing import FAR, Slice, StridedSlice
+from mnnconvert.ops.slicing import Slice, StridedSlice
 from mnnconvert.passes.defects.base import Defect, RefusedError, axes_operand, rank_of
 
 Made = Sequence[Value] | None
@@ -107,21 +106,6 @@ def _nothing(b: Builder, x: Value, axis: int) -> Value:
     return b.add(StridedSlice(), x, b.ints([0]), b.ints([0]), b.ints([axis]), b.ints([1]))
 
 
-def _crop(b: Builder, node: Node) -> Made:
-    """Cut first, then pad."""
-    op, x, value = node.op, node.inputs[0], node.inputs[2:]
-    amounts = axes_operand(node, 1)
-    if not isinstance(op, Padding) or amounts is None or min(amounts, default=0) >= 0:
-        return None
-    cut = [axis for axis in range(len(amounts) // 2) if min(amounts[2 * axis : 2 * axis + 2]) < 0]
-    starts = [max(0, -amounts[2 * axis]) for axis in cut]
-    ends = [min(amounts[2 * axis + 1], 0) or FAR for axis in cut]
-    x = b.add(StridedSlice(), x, b.ints(starts), b.ints(ends), b.ints(cut), b.ints([1] * len(cut)))
-    if max(amounts) <= 0:
-        return [x]
-    return [b.add(op, x, b.ints([max(0, a) for a in amounts]), *value)]
-
-
 def _masks(b: Builder, node: Node) -> Made:
     op = node.op
     if not isinstance(op, StridedSlice) or not op.shrink_axis_mask & (op.begin_mask | op.end_mask):
@@ -159,7 +143,6 @@ DEFECTS = (
     Defect("Reverse", "a negative axis gives zeros", _reverse),
     Defect("ReverseSequence", "fails at a length of 0", _reverse_sequence),
     Defect("Slice", "a shorter last part gets full size; empty parts cannot be read", _split),
-    Defect("Padding", "negative amounts crop at wrong places", _crop),
     Defect("StridedSlice", "masks of the begin win over a dropped axis", _masks),
     Defect("Cast", "bool from uint8 copies the value; int8 from uint8 is missing", _cast),
     *(

@@ -1,4 +1,4 @@
-"""Slices: the runtime does not move a start that lies in front of the axis to it, and makes up elements of empty ones."""
+"""Slices: a start in front of the axis is not moved to it, and empty slices with steps get elements."""
 
 from __future__ import annotations
 
