@@ -5,6 +5,9 @@ WORKERS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
+# onnxruntime is used by tests and examples directly too; it is not to send anything.
+export ORT_DISABLE_TELEMETRY := 1
+
 SETUP := .venv/.setup-done
 MODELS := .models/.models-done
 WIDE := .models-wide/.models-done
