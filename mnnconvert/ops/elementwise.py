@@ -11,6 +11,7 @@ from mnnconvert.ir.types import F32, I32, Dim, Spec, broadcast, floordiv, size_c
 from mnnconvert.ir.types import add as add_dims
 from mnnconvert.ir.types import mul as mul_dims
 from mnnconvert.ops.base import Fields, Form, Op, register
+from mnnconvert.ops.content import moved
 from mnnconvert.ops.samples import exactly, floats, grid, integers
 
 _SQRT_2_OVER_PI = np.float32(np.sqrt(2 / np.pi))
@@ -145,7 +146,13 @@ class Unary(Op):
     def infer(self, x: Spec) -> Spec:
         if self.function not in UNARY or x.dtype not in (F32, I32):
             raise ValueError(f"there is no {self.function} on {x.dtype}")
-        return Spec(x.dtype, x.shape)
+        return Spec(x.dtype, x.shape, self._negated_sizes(x))
+
+    def _negated_sizes(self, x: Spec) -> np.ndarray | None:
+        """The content of NEG on sizes that are only partly known: bounds of slices that count from the end."""
+        if self.function != "NEG" or x.dtype != I32 or x.constant is not None or x.sizes is None or (x.rank or 0) > 1:
+            return None
+        return size_content([mul_dims(-1, d) for d in x.sizes], scalar=x.rank == 0)
 
     def ref(self, x: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
@@ -213,7 +220,19 @@ def _size_divide(a: Dim, b: Dim) -> Dim:
     return floordiv(a, b) if (isinstance(b, int) and b > 0) or a == b else None
 
 
-_SIZE_ARITHMETIC |= {"SUB": _size_subtract, "REALDIV": _size_divide, "FLOORDIV": _size_divide}
+def _size_equal(a: Dim, b: Dim) -> Dim:
+    """1 or 0 where that is certain: a size without a subtraction is not negative."""
+    if a is None or b is None:
+        return None
+    if a == b or (isinstance(a, int) and isinstance(b, int)):
+        return int(a == b)
+    number, symbol = (a, b) if isinstance(a, int) else (b, a)
+    return 0 if isinstance(number, int) and number < 0 and "-" not in str(symbol) else None
+
+
+_SIZE_ARITHMETIC |= {
+    "SUB": _size_subtract, "REALDIV": _size_divide, "FLOORDIV": _size_divide, "EQUAL": _size_equal,
+}  # fmt: skip
 
 
 @register()
@@ -337,7 +356,8 @@ class Select(Op):
     def infer(self, condition: Spec, a: Spec, b: Spec) -> Spec:
         if a.dtype != b.dtype:
             raise ValueError(f"the choices are {a.dtype} and {b.dtype}")
-        return Spec(a.dtype, broadcast(condition.shape, a.shape, b.shape))
+        sizes = moved(lambda x, y, chosen: self.ref(chosen, x, y), [a, b], condition.constant)
+        return Spec(a.dtype, broadcast(condition.shape, a.shape, b.shape), sizes)
 
     def ref(self, condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.where(condition != 0, a, b)

@@ -124,18 +124,34 @@ def slice_size(size: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
     return _forward_size(size, start, end, step)
 
 
+def _negated(dim: str) -> Dim:
+    """n of the symbol `(-1*n)`; None for other symbols."""
+    if not dim.startswith("(-1*"):
+        return None
+    rest, depth = dim[4:-1], 0
+    for c in rest:
+        depth += (c == "(") - (c == ")")
+        if c == "*" and not depth:
+            return f"({rest})"  # a product is written in brackets
+    return rest
+
+
 def _forward_size(size: Dim, start: Dim, end: Dim, step: int) -> Dim:
     if start == end and start is not None:
         return 0
+    to_end = isinstance(end, int) and end >= FAR
+    if isinstance(start, str) and (length := _negated(start)) is not None:
+        return ceildiv(length, step) if to_end else None
     if not isinstance(start, int):
         return None
-    to_end = isinstance(end, int) and end >= FAR
     if start < 0:
         return ceildiv(_at_most(size, -start), step) if to_end else None
     if to_end or end == size:
         last = size
     elif isinstance(end, int):
         last = add(size, end) if end < 0 else _at_most(size, end)
+    elif isinstance(end, str) and (length := _negated(end)) is not None:
+        return 0 if length == size else None
     else:
         last = end
     return ceildiv(add(last, -start), step)

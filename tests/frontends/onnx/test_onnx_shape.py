@@ -160,3 +160,31 @@ def test_transpose_of_unknown_rank_and_names_survive_a_file():
     assert "unknown rank" in found[0].message
     graph = through_file(import_proto(model("(float[n,3] x) => (float y) { y = Transpose(x) }")[0]))
     assert run_graph(graph, {"x": X[0, :, :3]})["y"].shape == (3, 3)
+
+
+@pytest.mark.parametrize("negative", ["Neg(n)", "Mul(n, minus)"])
+@pytest.mark.parametrize("length", [2, 5])
+def test_the_last_elements_up_to_a_size_have_that_size(negative, length):
+    """x[-n:] has n elements, so that what is computed from it needs no broadcast at run time."""
+    text = f"""(float[1,9] x, float[k] y) => (float[k] z) {{
+        n = Shape(y) m = {negative}
+        w = Slice(x, m, far, one) v = Reshape(w, all) z = Add(v, y) }}"""
+    minus = {"minus": np.array([-1])} if "minus" in negative else {}
+    arrays = {"x": np.arange(9, dtype=np.float32)[None], "y": np.ones(length, np.float32), **minus,
+              "far": np.array([2**31 - 1]), "one": np.array([1]), "all": np.array([-1])}  # fmt: skip
+    check(text, arrays, rtol=1e-6)
+    (w,) = (v for v in import_proto(model(text, arrays)[0]).values() if v.name == "w")
+    assert w.shape == (1, "k")
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_sizes_of_minus_one_that_mean_unchanged_are_resolved(rows):
+    """What exporters write for `x.expand(n, -1, 3)`: sizes of -1 are replaced by 1 before Expand sees them."""
+    text = """(float[m,1] x, float[n] y) => (float[n,m,3] z) {
+        n = Shape(y) sizes = Concat <axis = 0> (n, rest) unchanged = Equal(sizes, minus)
+        given = Where(unchanged, ones, sizes) z = Expand(x, given) }"""
+    arrays = {"x": np.arange(2, dtype=np.float32)[:, None], "y": np.ones(rows, np.float32),
+              "rest": np.array([-1, 3]), "minus": np.array([-1, -1, -1]), "ones": np.ones(3, np.int64)}  # fmt: skip
+    check(text, arrays, rtol=1e-6)
+    (z,) = (v for v in import_proto(model(text, arrays)[0]).values() if v.name == "z")
+    assert z.shape == ("n", "m", 3)
