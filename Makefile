@@ -44,6 +44,8 @@ $(WIDE): models-wide.txt $(SETUP)
 demo: setup models ## draw a line of text, convert the model that reads it, compress it, read again
 	$(BIN)/python examples/demo.py
 
+# One thread of linear algebra per worker: more would only wait for each other.
+test: export OPENBLAS_NUM_THREADS := 1
 test: setup models ## all tests
 	$(BIN)/python -m pytest -n $(WORKERS)
 
