@@ -61,6 +61,7 @@ check: setup ## lint, format, types, import arrows, generated code
 
 bench: setup models ## time and peak memory against the released converter (makes 1 GB of data in .bench once)
 	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/scaling.py
 
 conformance: setup ## every backend case of the onnx package in both executors, as docs/conformance.md; two minutes
 	$(BIN)/python tests/conformance/conformance.py
