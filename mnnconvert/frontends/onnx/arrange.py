@@ -49,7 +49,7 @@ def split(b: Builder, n: OnnxNode) -> tuple[Value, ...]:
     if count == 1:
         return (x,)
     if n.has(1) and n.constant(1) is None:
-        return _parts_of(b, x, axis, n.input(1), count)
+        return parts_of(b, x, axis, n.input(1), count)
     sizes = n.attr("split") if not n.has(1) else tuple(int(s) for s in n.required_constant(1, "the sizes").reshape(-1))
     size = x.shape[normal_axis(axis, len(x.shape))] if x.shape is not None else None
     if not sizes and n.opset >= 18 and n.has_attr("num_outputs"):
@@ -81,7 +81,8 @@ def _equal_parts(b: Builder, n: OnnxNode, x: Value, axis: int, size: Dim) -> tup
     return tuple(_cut(b, x, axis, cuts[i], cuts[i + 1]) for i in range(count))
 
 
-def _parts_of(b: Builder, x: Value, axis: int, sizes: Value, count: int) -> tuple[Value, ...]:
+def parts_of(b: Builder, x: Value, axis: int, sizes: Value, count: int) -> tuple[Value, ...]:
+    """So many parts, of sizes that a run knows."""
     cuts = [b.ints([0])]
     for i in range(count):
         cuts.append(calc(b, "ADD", cuts[-1], b.add(GatherV2(), sizes, b.ints([i]), b.ints(0))))

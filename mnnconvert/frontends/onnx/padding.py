@@ -7,13 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from mnnconvert.frontends.onnx.arrange import size_of
+from mnnconvert.frontends.onnx.compose import calc
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
+from mnnconvert.frontends.onnx.run_time import element, on_every_axis, pairs_of, vector_of
 from mnnconvert.frontends.onnx.spatial import FIX_SIZES, cast
 from mnnconvert.ir import F32, I32, Builder, Dim, Value
 from mnnconvert.ops.gather import GatherV2
+from mnnconvert.ops.generators import Range
 from mnnconvert.ops.padding import Padding
-from mnnconvert.ops.shape import Permute, Reshape
+from mnnconvert.ops.shape import Reshape
+from mnnconvert.ops.slicing import StridedSlice
 
 MODES = {"constant": "CONSTANT", "reflect": "REFLECT", "edge": "EDGE", "wrap": "WRAP"}
 Pairs = list[tuple[int, int]]
@@ -34,15 +39,11 @@ def _from_attributes(b: Builder, n: OnnxNode, pads: Sequence[int]) -> Value:
     return _pad(b, n, x, _pairs(n, pads, range(len(pads) // 2), x), n.attr("value", 0.0))
 
 
-@onnx_op("Pad", since=11, limits="reflect no further than there are elements; open amounts only with the default axes")
+@onnx_op("Pad", since=11, limits="reflect no further than there are elements")
 def pad_11(b: Builder, n: OnnxNode) -> Value:
     x, pads, axes = n.input(0), n.vector(1), n.constant(3)
     value = n.optional(2)
-    if n.has(3) and axes is None:
-        raise n.refuse("the axes of Pad must be known when the model is converted")
-    if pads is None:
-        if axes is not None:
-            raise n.refuse("amounts of Pad that are computed need the default axes")
+    if pads is None or (n.has(3) and axes is None):
         return _computed(b, n, x, value)
     names = range(len(pads) // 2) if axes is None else axes.reshape(-1).tolist()
     known = n.constant(2)
@@ -127,31 +128,69 @@ def _wrapped(b: Builder, n: OnnxNode, x: Value, pairs: Pairs) -> Value:
 
 
 def _computed(b: Builder, n: OnnxNode, x: Value, value: Value | None) -> Value:
-    """Amounts that are known at run time only: [begins, ends] becomes one pair per axis."""
+    """Amounts, or axes, that are known at run time only: [begins, ends] becomes one pair per axis."""
     mode = n.attr("mode", "constant")
-    if mode not in MODES or mode == "wrap":
-        raise n.refuse(f"amounts of Pad that are computed are not supported in mode {mode}")
+    if mode not in MODES:
+        raise n.refuse(f"the mode of Pad is {mode!r}")
     dtype = x.dtype
     x = x if dtype == F32 else cast(b, x, I32)
-    pairs = b.add(Permute((1, 0)), b.add(Reshape((2, -1)), n.input(1)))
-    amounts = b.add(Reshape((-1,)), pairs)
+    amounts = b.add(Reshape((2, -1)), n.input(1))
+    if n.has(3):
+        if x.rank is None:
+            raise n.refuse("Pad of computed axes needs an operand of known rank", hint=FIX_SIZES)
+        amounts = on_every_axis(b, amounts, n.input(3), x.rank)
+    if mode == "wrap":
+        return cast(b, _wrapped_by(b, n, x, amounts), dtype)
+    pairs = pairs_of(b, amounts)
     if mode == "constant":
         fill = b.constant(np.zeros((), x.dtype)) if value is None else cast(b, value, x.dtype)
-        return cast(b, b.add(Padding(), x, amounts, fill), dtype)
-    return cast(b, b.add(Padding(MODES[mode]), x, amounts), dtype)
+        return cast(b, b.add(Padding(), x, pairs, fill), dtype)
+    return cast(b, b.add(Padding(MODES[mode]), x, pairs), dtype)
 
 
-@onnx_op("CenterCropPad", since=18, limits="sizes must be known")
+def _wrapped_by(b: Builder, n: OnnxNode, x: Value, amounts: Value) -> Value:
+    """As `_wrapped`, by computed amounts [2, rank]."""
+    if x.rank is None:
+        raise n.refuse("Pad in mode wrap needs an operand of known rank", hint=FIX_SIZES)
+    before, after = (element(b, amounts, i) for i in range(2))
+    for axis in range(x.rank):
+        size = size_of(b, x, axis)
+        first = calc(b, "SUB", b.ints(0), element(b, before, axis))
+        places = b.add(Range(), first, calc(b, "ADD", size, element(b, after, axis)), b.ints(1))
+        x = b.add(GatherV2(), x, calc(b, "MOD", places, size), b.ints(axis))
+    return x
+
+
+@onnx_op("CenterCropPad", since=18, limits="the rank must be known")
 def center_crop_pad(b: Builder, n: OnnxNode) -> Value:
     """Crop or pad each axis around its centre; the smaller part comes first."""
-    x, target = n.input(0), n.required_constant(1, "the target shape").reshape(-1)
-    axes = n.attr("axes") or range(len(target))
-    rank = len(x.shape or ())
-    pairs = [(0, 0)] * rank
-    for axis, wanted in zip(axes, target.tolist(), strict=True):
-        size = x.shape[axis] if x.shape else None
-        if not isinstance(size, int):
-            raise n.refuse("CenterCropPad needs the sizes of the operand", hint=FIX_SIZES)
-        before = (wanted - size) // 2 if wanted >= size else -((size - wanted) // 2)
+    x, target = n.input(0), n.vector(1)
+    axes = n.attr("axes") or range(x.rank or 0)
+    if x.rank is None:
+        raise n.refuse("CenterCropPad needs an operand of known rank", hint=FIX_SIZES)
+    sizes = [x.shape[axis] if x.shape else None for axis in axes]
+    if target is None or not all(isinstance(s, int) for s in sizes):
+        return _centered(b, n, x, [axis % x.rank for axis in axes])
+    pairs = [(0, 0)] * x.rank
+    for axis, wanted, size in zip(axes, target.tolist(), sizes, strict=True):
+        before = int((wanted - size) / 2)  # towards zero
         pairs[axis] = (before, wanted - size - before)
     return _pad(b, n, x, pairs, 0)
+
+
+def _centered(b: Builder, n: OnnxNode, x: Value, axes: Sequence[int]) -> Value:
+    """To sizes that are computed: cut, then pad."""
+    dtype, x = x.dtype, x if x.dtype == F32 else cast(b, x, I32)
+    zero = b.ints(0)
+    starts, ends, before, after = [], [], {}, {}
+    for i, axis in enumerate(axes):
+        size = size_of(b, x, axis)
+        more = calc(b, "SUB", element(b, n.input(1), i), size)
+        first = calc(b, "FLOORDIV", calc(b, "ADD", more, calc(b, "LESS", more, 0)), 2)  # towards zero
+        last = calc(b, "SUB", more, first)
+        starts.append(calc(b, "SUB", zero, calc(b, "MINIMUM", first, 0)))
+        ends.append(calc(b, "ADD", size, calc(b, "MINIMUM", last, 0)))
+        before[axis], after[axis] = (calc(b, "MAXIMUM", v, 0) for v in (first, last))
+    x = b.add(StridedSlice(), x, vector_of(b, starts), vector_of(b, ends), b.ints(axes))
+    amounts = [side.get(axis, zero) for axis in range(x.rank or 0) for side in (before, after)]
+    return cast(b, b.add(Padding(), x, vector_of(b, amounts), b.constant(np.zeros((), x.dtype))), dtype)

@@ -13,8 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from mnnconvert.frontends.onnx.compose import calc
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
+from mnnconvert.frontends.onnx.run_time import interleaved
 from mnnconvert.frontends.onnx.spatial import (
     FIX_SIZES,
     Window,
@@ -290,5 +292,8 @@ def max_unpool(b: Builder, n: OnnxNode) -> Value:
     y = b.add(Reshape(tuple(shape)), b.add(ScatterNd(), places, values, b.ints([math.prod(shape)])))
     if not n.has(2):
         return y
+    if n.constant(2) is None:
+        more = calc(b, "SUB", n.input(2), b.ints(shape))
+        return b.add(Padding(), y, interleaved(b, b.ints([0] * len(shape)), more), b.floats(0.0))
     wanted = n.required_constant(2, "the output shape").reshape(-1).tolist()
     return _pad(b, y, (0,) * count, [w - have for w, have in zip(wanted[2:], shape[2:], strict=True)], 0.0)

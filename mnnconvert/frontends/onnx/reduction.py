@@ -10,7 +10,8 @@ from mnnconvert.frontends.onnx.compose import apply, calc, cast
 from mnnconvert.frontends.onnx.moves import clip, part, reduced, size_of, sliced, unsqueezed
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
-from mnnconvert.ir import F32, I32, Builder, Value
+from mnnconvert.frontends.onnx.run_time import Split3
+from mnnconvert.ir import F32, I32, Builder, Dim, Value
 from mnnconvert.ir.types import normal_axis
 from mnnconvert.ops.arrange import Concat, Reverse
 from mnnconvert.ops.reduction import ArgMax, ArgMin, CumProd, CumSum, Reduction
@@ -124,28 +125,39 @@ def cum_sum(b: Builder, n: OnnxNode) -> Value:
     return cast(b, b.add(op, wide, place), x.dtype)
 
 
-@onnx_op("CumProd", limits="the axis must be known, and its size for integers")
+@onnx_op("CumProd", limits="integers need to know the size of the axis")
 def cum_prod(b: Builder, n: OnnxNode) -> Value:
-    """Running products: backwards on the axis turned around, exclusive with a 1 in front and the last left out."""
-    x = n.input(0)
-    axis = int(np.ravel(n.required_constant(1, "the axis"))[0])
+    """Running products; an axis that is computed becomes the second of three."""
+    x, known = n.input(0), n.constant(1)
+    if known is not None or x.rank == 1:
+        axis = 0 if known is None else int(np.ravel(known)[0])
+        return _cum_prod(b, n, x, axis, x.shape[axis] if x.shape else None)
+    sizes = [s for s in x.shape or (None,) if isinstance(s, int)]
+    split = Split3(b, n, x, n.input(1))
+    return split.restored(_cum_prod(b, n, split.value, 1, max(sizes) if len(sizes) == x.rank else None))
+
+
+def _cum_prod(b: Builder, n: OnnxNode, x: Value, axis: int, most: Dim) -> Value:
+    """Backwards on the axis turned around, exclusive with a 1 in front and the last left out.
+
+    `most` is the largest size that the axis can have.
+    """
     dtype, x = x.dtype, x if x.dtype == F32 else cast(b, x, I32)
     turn = bool(n.attr("reverse", 0))
     x = b.add(Reverse(), x, b.ints([axis])) if turn else x
     if n.attr("exclusive", 0):
         head = sliced(b, x, axis, 0, 1)
         x = b.add(Concat(axis), clip(b, head, 1, 1), sliced(b, x, axis, 0, -1))
-    y = b.add(CumProd(axis), x) if x.dtype == F32 else _whole_products(b, n, x, axis)
+    y = b.add(CumProd(axis), x) if x.dtype == F32 else _whole_products(b, n, x, axis, most)
     return cast(b, b.add(Reverse(), y, b.ints([axis])) if turn else y, dtype)
 
 
-def _whole_products(b: Builder, n: OnnxNode, x: Value, axis: int) -> Value:
+def _whole_products(b: Builder, n: OnnxNode, x: Value, axis: int, most: Dim) -> Value:
     """Running products of int32: each element takes in the product of 1, 2, 4, ... elements before it."""
-    size = x.shape[axis] if x.shape else None
-    if not isinstance(size, int):
+    if not isinstance(most, int):
         raise n.refuse("CumProd of integers needs to know the size of its axis", reference="open-size")
     reach = 1
-    while reach < size:
+    while reach < most:
         before = b.add(Concat(axis), clip(b, sliced(b, x, axis, 0, reach), 1, 1), sliced(b, x, axis, 0, -reach))
         x, reach = calc(b, "MUL", x, before), reach * 2
     return x

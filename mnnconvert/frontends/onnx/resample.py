@@ -13,6 +13,7 @@ import numpy as np
 
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
+from mnnconvert.frontends.onnx.resize_run_time import Sampling, axes_of, resized
 from mnnconvert.frontends.onnx.resize_weights import ROUNDING, Axis, inside, matrix, nearest_rows
 from mnnconvert.frontends.onnx.spatial import FIX_SIZES, cast
 from mnnconvert.ir import F32, Builder, Dim, Value
@@ -79,6 +80,10 @@ def upsample_7(b: Builder, n: OnnxNode) -> Value:
 @onnx_op("Resize", since=10)
 def upsample_9(b: Builder, n: OnnxNode) -> Value:
     """Scales as an operand; coordinates are asymmetric, nearest is the row before."""
+    if n.constant(1) is None:
+        x, r = n.input(0), Resizing(n.attr("mode", "nearest"), "asymmetric", "floor")
+        _fill(n, r, x, range(x.rank or 0), sizes=[None] * (x.rank or 0))
+        return _resize(b, n, x, r, n.input(1))
     return _by_scales(b, n, n.input(0), _scales(n, 1), n.attr("mode", "nearest"))
 
 
@@ -92,7 +97,7 @@ def _by_scales(b: Builder, n: OnnxNode, x: Value, scales: Sequence[float], mode:
     return _resize(b, n, x, r, None)
 
 
-@onnx_op("Resize", since=11, limits="open sizes: only the last two axes, not every mode")
+@onnx_op("Resize", since=11, limits="the rank must be known")
 def resize(b: Builder, n: OnnxNode) -> Value:
     x = n.input(0)
     r = Resizing(
@@ -103,6 +108,9 @@ def resize(b: Builder, n: OnnxNode) -> Value:
     )  # fmt: skip
     if r.rounding not in ROUNDING:
         raise n.refuse(f"nearest_mode is {r.rounding!r}, which ONNX does not have")
+    if _is_open(n, x, r):
+        sized = n.has(3)
+        return _at_run_time(b, n, x, r, None if sized else n.input(2), n.input(3) if sized else None)
     if n.has(3):
         sizes = n.input(3)
         given = sizes.sizes or [None] * len(n.attr("axes") or x.shape or ())
@@ -116,14 +124,37 @@ def resize(b: Builder, n: OnnxNode) -> Value:
         )
         return _resize(b, n, x, r, None if n.attr("axes") else sizes)
     if n.constant(2) is None:  # per run; Interp reads them, batch and channels stay
-        if r.rule == "half_pixel_symmetric":
-            raise n.refuse("half_pixel_symmetric needs scales that are known when the model is converted")
         count = len(x.shape or ())
         _fill(n, r, x, range(count), sizes=[None] * count)
         return _resize(b, n, x, r, None if n.attr("axes") else n.input(2))
     scales = _scales(n, 2)
     _fill(n, r, x, n.attr("axes") or range(len(scales)), scales=scales)
     return _resize(b, n, x, r, None)
+
+
+def _is_open(n: OnnxNode, x: Value, r: Resizing) -> bool:
+    """Whether something is computed that even Interp has to know beforehand."""
+    if r.rule == "tf_crop_and_resize" and n.constant(1) is None:
+        return True
+    if not n.has(3):
+        return n.constant(2) is None and (r.rule == "half_pixel_symmetric" or n.has_attr("axes"))
+    needed = [*(n.input(3).sizes or [None])] if n.has_attr("axes") else []
+    if n.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
+        needed += [*(n.input(3).sizes or [None]), *(x.shape or (None,))]
+    return not all(isinstance(s, int) for s in needed)
+
+
+def _at_run_time(b: Builder, n: OnnxNode, x: Value, r: Resizing, scales: Value | None, sizes: Value | None) -> Value:
+    """All arithmetic of coordinates and weights in the graph."""
+    if x.rank is None:
+        raise n.refuse(f"{n.op_type} by computed numbers needs an operand of known rank", hint=FIX_SIZES)
+    if r.mode not in ("nearest", "linear", "cubic") or (r.mode != "nearest" and x.dtype != F32):
+        raise n.refuse(f"a {r.mode} resize of {x.dtype} is not supported")
+    axes = [axis % x.rank for axis in n.attr("axes") or range(x.rank)]
+    policy = n.attr("keep_aspect_ratio_policy", "stretch")
+    how = Sampling(r.mode, r.rule, r.rounding, r.cubic_a, r.exclude_outside, r.antialias, r.extrapolation, policy)
+    roi = cast(b, n.input(1), F32) if r.rule == "tf_crop_and_resize" else None
+    return cast(b, resized(b, cast(b, x, F32), how, axes_of(b, x, axes, how, scales, sizes, roi)), x.dtype)
 
 
 def _fill(n: OnnxNode, r: Resizing, x: Value, axes: Sequence[int], scales: Sequence[float] = (),
@@ -175,11 +206,22 @@ def _resize(b: Builder, n: OnnxNode, x: Value, r: Resizing, sizes: Value | None)
     if form is not None:
         return cast(b, _interpolated(b, n, x, r, Interp(form[0], form[1], cubic_a=r.cubic_a), sizes), dtype)
     if any(r.axis(i) is None for i in range(len(r.sizes)) if r.moves(i)):
-        raise n.refuse(f"a {r.mode} Resize with {r.rule} of this kind needs the sizes of the operand", hint=FIX_SIZES)
+        return _open(b, n, x, r, sizes, dtype)
     for axis in (r.axis(i) for i in range(len(r.sizes)) if r.moves(i)):
         if axis is not None:
             n.limited(axis.out, 1 if r.mode == "nearest" else axis.size)
     return cast(b, _composed(b, x, r), dtype)
+
+
+def _open(b: Builder, n: OnnxNode, x: Value, r: Resizing, sizes: Value | None, dtype: np.dtype) -> Value:
+    """What no Interp does and no constant weights can do: by the operand, or by the known scales on open sizes."""
+    if sizes is None and n.op_type == "Resize" and n.has(3):
+        sizes = n.input(3)
+    if sizes is not None:
+        scales, sizes = (sizes, None) if sizes.dtype == F32 else (None, sizes)
+        return cast(b, _at_run_time(b, n, x, r, scales, sizes), dtype)
+    known = [r.scales[axis] for axis in n.attr("axes") or range(len(r.scales))]
+    return cast(b, _at_run_time(b, n, x, r, b.floats(known), None), dtype)
 
 
 def _interp(r: Resizing) -> tuple[int, str] | None:

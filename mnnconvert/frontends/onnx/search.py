@@ -6,13 +6,16 @@ from itertools import permutations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import calc, cast
-from mnnconvert.frontends.onnx.moves import part, reduced, reshaped
+from mnnconvert.frontends.onnx.arrange import size_of
+from mnnconvert.frontends.onnx.compose import apply, calc, cast, widened
+from mnnconvert.frontends.onnx.moves import part, permuted, reduced, reshaped, size_product, unsqueezed
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
+from mnnconvert.frontends.onnx.run_time import count_up, spread
 from mnnconvert.ir import F32, I32, Builder, Value
 from mnnconvert.ir.types import normal_axis
 from mnnconvert.ops.gather import GatherV2
+from mnnconvert.ops.reduction import ArgMax
 from mnnconvert.ops.search import TopKV2, Unique
 from mnnconvert.ops.shape import ShapeOf
 
@@ -44,16 +47,46 @@ def top_k(b: Builder, n: OnnxNode) -> tuple[Value, Value]:
     return cast(b, values, x.dtype), places
 
 
-@onnx_op("Unique", limits="of flattened tensors (or vectors), not of slices along an axis")
+@onnx_op("Unique", limits="slices along an axis are all compared with each other")
 def unique(b: Builder, n: OnnxNode) -> tuple[Value, Value, Value, Value]:
     """Distinct elements ascending, or (`sorted` 0) in the order in which they occur first."""
     x = n.input(0)
     if n.has_attr("axis") and x.rank != 1:
-        raise n.refuse(f"Unique along the axis {n.attr('axis')} is not supported", hint="only the flattened form is")
+        return _unique_slices(b, n, x)
     wide = x if x.dtype in (F32, I32) else cast(b, x, I32)
     results = b.add(Unique(), wide, names=[""] * 4)
     values, first, inverse, counts = results if n.attr("sorted", 1) else _by_occurrence(b, *results)
     return cast(b, values, x.dtype), first, inverse, counts
+
+
+def _unique_slices(b: Builder, n: OnnxNode, x: Value) -> tuple[Value, Value, Value, Value]:
+    """The distinct among the numbers of slices in their order, and the slices that they belong to."""
+    if x.rank is None:
+        raise n.refuse("Unique along an axis needs an operand of known rank")
+    axis = normal_axis(n.attr("axis"), x.rank)
+    results = b.add(Unique(), _order_of_slices(b, n, x, axis), names=[""] * 4)
+    _, first, inverse, counts = results if n.attr("sorted", 1) else _by_occurrence(b, *results)
+    return b.add(GatherV2(), x, first, b.ints(axis)), first, inverse, counts
+
+
+def _order_of_slices(b: Builder, n: OnnxNode, x: Value, axis: int) -> Value:
+    """For each slice along an axis how many slices come before it: equal for equal ones only.
+
+    Of two slices the first difference decides, so only its sign counts.
+    """
+    slices, rank = x.shape[axis] if x.shape else None, x.rank or 0
+    total = np.prod([s for s in x.shape or () if isinstance(s, int)], dtype=np.int64)
+    n.limited(int(total), slices)
+    others = [i for i in range(rank) if i != axis]
+    in_front = permuted(b, widened(b, x), [axis, *others])
+    rows = reshaped(b, in_front, [part(x, axis), size_product(b, [part(x, i) for i in others])])
+    more, less = (calc(b, f, unsqueezed(b, rows, 1), unsqueezed(b, rows, 0)) for f in ("GREATER", "LESS"))
+    signs = calc(b, "SUB", cast(b, more, F32), cast(b, less, F32))
+    first = unsqueezed(b, b.add(ArgMax(2), apply(b, "ABS", signs)), 2)
+    columns = spread(b, count_up(b, size_of(b, rows, 1)), 2, 3)
+    decisive = reduced(b, "SUM", calc(b, "MUL", signs, cast(b, calc(b, "EQUAL", columns, first), F32)), 2, keep=False)
+    before = cast(b, calc(b, "GREATER", decisive, 0.0), F32)
+    return cast(b, reduced(b, "SUM", before, 1, keep=False), I32)
 
 
 def _by_occurrence(b: Builder, values: Value, first: Value, inverse: Value, counts: Value) -> tuple[Value, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mnnconvert.frontends.onnx.arrange import parts_of
 from mnnconvert.frontends.onnx.node import OnnxNode, ValueList
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.ir import I32, Builder, Value
@@ -17,12 +18,15 @@ from mnnconvert.ops.slicing import Slice
 PER_PART = 1 << 12  # a value of the graph is worth as many numbers
 
 
-@onnx_op("SplitToSequence", limits="sizes that are known only at run time")
+@onnx_op("SplitToSequence", limits="the number of parts must be known")
 def split_to_sequence(b: Builder, n: OnnxNode) -> ValueList:
     x = n.input(0)
     if x.rank is None:
         raise n.refuse("the rank of what SplitToSequence splits is not known")
     axis = normal_axis(n.attr("axis", 0), x.rank)
+    sizes = n.input(1) if n.has(1) and n.constant(1) is None else None
+    if sizes is not None and sizes.rank == 1 and sizes.shape and isinstance(sizes.shape[0], int):
+        return ValueList(parts_of(b, x, axis, sizes, sizes.shape[0]))
     parts = b.add(Slice(axis, _part_sizes(n, x, axis)), x, names=[""] * len(_part_sizes(n, x, axis)))
     if n.has(1) or n.attr("keepdims", 1):
         return ValueList(parts)

@@ -8,6 +8,12 @@ from mnnconvert.frontends.onnx.compose import cast
 from mnnconvert.frontends.onnx.moves import part, permuted, reshaped, unsqueezed
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
+from mnnconvert.frontends.onnx.signal_run_time import (
+    cosine_window,
+    mel_triangles,
+    short_time_transform,
+    transform_along,
+)
 from mnnconvert.frontends.onnx.tensors import graph_type
 from mnnconvert.ir import F32, Builder, Value
 from mnnconvert.ir.types import normal_axis
@@ -60,13 +66,15 @@ def _transform(n: OnnxNode, size: int, parts: int, length: int, inverse: bool, o
     return dft_matrix(size, parts, length, inverse, onesided)
 
 
-@onnx_op("DFT", since=17, limits="of known length, up to about 2000")
+@onnx_op("DFT", since=17, limits="a known length up to about 2000")
 def dft_by_attribute(b: Builder, n: OnnxNode) -> Value:
     return _dft(b, n, n.attr("axis", 1))
 
 
-@onnx_op("DFT", since=20, limits="of known length, up to about 2000")
+@onnx_op("DFT", since=20, limits="a known length up to about 2000")
 def dft(b: Builder, n: OnnxNode) -> Value:
+    if n.has(2) and n.constant(2) is None:
+        return transform_along(b, n, n.input(2), n.optional(1))
     return _dft(b, n, int(np.ravel(n.required_constant(2, "the axis"))[0]) if n.has(2) else -2)
 
 
@@ -76,10 +84,12 @@ def _dft(b: Builder, n: OnnxNode, axis: int) -> Value:
     rank = x.rank or 0
     if rank < 2:
         raise n.refuse("DFT needs a signal of known rank, 2 or more")
+    if (n.has(1) and n.constant(1) is None) or not isinstance(part(x, normal_axis(axis, rank)), int):
+        return transform_along(b, n, b.ints(axis), n.optional(1))
     axis = normal_axis(axis, rank)
     size, parts = part(x, axis), part(x, rank - 1)
     if not isinstance(size, int) or not isinstance(parts, int):
-        raise n.refuse("DFT needs a signal of known length", hint=FIXED)
+        raise n.refuse("DFT needs a signal of known parts", hint=FIXED)
     length = 2 * (size - 1) if inverse and onesided else size
     if n.has(1):
         length = int(np.ravel(n.required_constant(1, "the length"))[0])
@@ -91,13 +101,15 @@ def _dft(b: Builder, n: OnnxNode, axis: int) -> Value:
     return permuted(b, reshaped(b, product, [*outer, *matrix.shape[2:]]), np.argsort(order).tolist())
 
 
-@onnx_op("STFT", limits="step, length and window must be known; length up to about 2000")
+@onnx_op("STFT", limits="frames of known length up to about 2000")
 def stft(b: Builder, n: OnnxNode) -> Value:
     """A convolution along the signal whose kernels are the rows of the transform times the window."""
     signal = n.input(0)
     x = unsqueezed(b, signal, 2) if signal.rank == 2 else signal
     if x.rank != 3 or not isinstance(parts := part(x, 2), int):
         raise n.refuse("STFT needs a signal [batch, length, 1 or 2]", hint=FIXED)
+    if any(n.has(i) and n.constant(i) is None for i in (1, 2, 3)) or (len(n.inputs) == 2 and part(x, 1) == (x, 1)):
+        return short_time_transform(b, n)
     step = int(np.ravel(n.required_constant(1, "the step"))[0])
     window = np.asarray(n.required_constant(2, "the window"), F32) if n.has(2) else None
     length = _frame_length(n, x, window)
@@ -125,20 +137,26 @@ def _frame_length(n: OnnxNode, x: Value, window: np.ndarray | None) -> int:
 COSINES = {"HannWindow": (0.5, 0.5, 0.0), "HammingWindow": (25 / 46, 21 / 46, 0.0), "BlackmanWindow": (0.42, 0.5, 0.08)}
 
 
-@onnx_op(*COSINES, limits="the size must be known")
+@onnx_op(*COSINES)
 def window_function(b: Builder, n: OnnxNode) -> Value:
     """a - b cos(2 pi i / n) + c cos(4 pi i / n), n the size, or one less for a window that is not periodic."""
+    dtype = graph_type(int(n.attr("output_datatype", 1)), n.name)
+    if n.constant(0) is None:
+        return cast(b, cosine_window(b, n, COSINES[n.op_type]), dtype)
     size = int(np.ravel(n.required_constant(0, "the size"))[0])
     n.limited(size)
     angle = 2 * np.pi * np.arange(size) / max(1, size if n.attr("periodic", 1) else size - 1)
     mean, first, second = COSINES[n.op_type]
     values = (mean - first * np.cos(angle) + second * np.cos(2 * angle)).astype(F32)
-    return cast(b, b.constant(values), graph_type(int(n.attr("output_datatype", 1)), n.name))
+    return cast(b, b.constant(values), dtype)
 
 
-@onnx_op("MelWeightMatrix", limits="the operands must be known")
+@onnx_op("MelWeightMatrix")
 def mel_weight_matrix(b: Builder, n: OnnxNode) -> Value:
     """Triangles [spectrum bins, mel bins] between edges that are equally spaced on the mel scale."""
+    dtype = graph_type(int(n.attr("output_datatype", 1)), n.name)
+    if any(n.constant(i) is None for i in range(5)):
+        return cast(b, mel_triangles(b, n), dtype)
     mels, length, rate, low, high = (np.ravel(n.required_constant(i, "an operand"))[0] for i in range(5))
     mels, length = int(mels), int(length)
     n.limited(length // 2 + 1, mels + 2)
@@ -153,4 +171,4 @@ def mel_weight_matrix(b: Builder, n: OnnxNode) -> Value:
             matrix[left : centre + 1, i] = np.arange(centre - left + 1) / (centre - left)
         if right > centre:
             matrix[centre:right, i] = (right - np.arange(centre, right)) / (right - centre)
-    return cast(b, b.constant(matrix), graph_type(int(n.attr("output_datatype", 1)), n.name))
+    return cast(b, b.constant(matrix), dtype)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mnnconvert.frontends.onnx.compose import calc, permute, reshape
+from mnnconvert.frontends.onnx.fold import columns_to_image
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.spatial import FIX_SIZES, cast, vector, with_axis, without_axis
@@ -86,12 +87,17 @@ def _normalised(b: Builder, n: OnnxNode, x: Value, op: LRN) -> Value:
     return calc(b, "REALDIV", x, calc(b, "POW", total, op.beta))
 
 
-@onnx_op("Col2Im", limits="images with two axes; sizes and blocks must be known")
+@onnx_op("Col2Im", limits="the number of axes must be known")
 def col2im(b: Builder, n: OnnxNode) -> Value:
-    image = n.required_constant(1, "the image shape").reshape(-1).tolist()
-    block = n.required_constant(2, "the block shape").reshape(-1).tolist()
-    if len(image) != 2 or len(block) != 2:
-        raise n.refuse(f"Col2Im of an image with {len(image)} axes is not supported")
+    sizes, kernel = n.vector(1), n.vector(2)
+    if sizes is None or kernel is None or len(sizes) != 2:
+        shape = n.input(1).shape
+        if not shape or not isinstance(shape[0], int):
+            raise n.refuse("the number of axes of the image of Col2Im must be known")
+        return columns_to_image(b, n, shape[0])
+    image, block = sizes.tolist(), kernel.tolist()
+    if len(block) != 2:
+        raise n.refuse(f"Col2Im has a block of {len(block)} axes for an image of 2")
     (sy, sx), (dy, dx) = vector(n, "strides", 2, 1), vector(n, "dilations", 2, 1)
     top, left, bottom, right = vector(n, "pads", 4, 0)
     if (dy, dx) != (1, 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from graphs import import_proto
-from onnx_cases import check, model, refusal
+from onnx_cases import check, model
 
 
 def noise(*shape, seed=0):
@@ -156,10 +156,12 @@ def test_plain_upsampling_is_one_op(mode):
     assert [n.op.kind for n in import_proto(proto).nodes] == ["Interp"]
 
 
-def test_what_needs_known_sizes_is_refused():
-    arrays = {"scales": np.array([1, 1, 2, 2], np.float32)}
-    (problem,) = refusal(text((1, 2, 4, 4), 'mode="cubic"', "scales", symbolic=True), arrays)
-    assert "cubic" in problem.message and "--inputShape" in problem.hint
+@pytest.mark.parametrize("attributes", ['mode="cubic"', 'mode="linear", antialias=1', 'nearest_mode="ceil"'])
+def test_known_scales_of_open_sizes(attributes):
+    source = f"(float[1,2,h,w] x) => (float[a,b,c,d] y) {{ y = Resize <{attributes}> (x, , s) }}"
+    for scales in ((2, 3), (0.5, 0.7)):
+        x = noise(1, 2, 6, 10)
+        check(source, {"x": x, "s": np.array((1, 1, *scales), np.float32)}, opset=18, rtol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
@@ -169,11 +171,10 @@ def test_scales_that_are_fed(mode):
         check(source, {"x": noise(1, 2, 5, 7), "s": np.array((1, 1, *scales), np.float32)}, rtol=3e-6)
 
 
-def test_symmetric_half_pixels_need_known_scales():
+def test_symmetric_half_pixels():
     """Their offset depends on how far the rounded size is from the scaled one."""
     body = 'y = Resize <mode="linear", coordinate_transformation_mode="half_pixel_symmetric"> (x, , s)'
-    (problem,) = refusal(f"(float[1,1,1,4] x, float[4] s) => (float[1,1,h,w] y) {{ {body} }}", opset=19)
-    assert "half_pixel_symmetric" in problem.message
     x = np.arange(1, 5, dtype=np.float32).reshape(1, 1, 1, 4)
-    text = f"(float[1,1,1,4] x) => (float[1,1,h,w] y) {{ {body} }}"
-    check(text, {"x": x, "s": np.array([1, 1, 1, 0.6], np.float32)}, opset=19, rtol=1e-6)
+    for fed in ("", ", float[4] s"):
+        text = f"(float[1,1,1,4] x{fed}) => (float[1,1,h,w] y) {{ {body} }}"
+        check(text, {"x": x, "s": np.array([1, 1, 1, 0.6], np.float32)}, opset=19, rtol=1e-6)

@@ -43,8 +43,23 @@ def test_unique(ordered):
     outputs = "(float[u] y, int64[u] f, int64[6] i, int64[u] c)"
     text = f"(float[6] x) => {outputs} {{ y, f, i, c = Unique <sorted={ordered}>(x) }}"
     check(text, {"x": x}, rtol=0)
-    found = refusal("(float[2,3] x) => (float[a,b] y) { y = Unique <axis=0>(x) }", {"x": x})
-    assert "axis 0" in found[0].message
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("kind", ["float", "int32"])
+def test_unique_slices(axis, kind, rng):
+    x = rng.integers(0, 2, (4, 5, 2)).astype({"float": "float32"}.get(kind, kind))
+    results = f"({kind}[a,b,c] y, int64[u] f, int64[v] i, int64[w] n)"
+    text = f"({kind}[4,k,2] x) => {results} {{ y, f, i, n = Unique <axis={axis}>(x) }}"
+    want = np.unique(x, True, True, True, axis=axis)
+    check(text, {"x": x}, rtol=0, want=dict(zip("yfin", want, strict=True)))
+
+
+def test_unique_slices_in_their_order():
+    x = np.array([[3, 1], [2, 2], [3, 1], [0, 5]], "float32")
+    results = "(float[a,b] y, int64[u] f, int64[v] i, int64[w] n)"
+    text = f"(float[k,2] x) => {results} {{ y, f, i, n = Unique <sorted=0, axis=0>(x) }}"
+    check(text, {"x": x}, rtol=0)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
