@@ -61,14 +61,31 @@ class Op:
     def kind(self) -> str:
         return type(self).__name__
 
+    def __init__(self, *values: Any, **named: Any) -> None:
+        names = self.__dataclass_fields__  # type: ignore[attr-defined]  # `register` made a dataclass of it
+        given = dict(zip(names, values, strict=False), **named)
+        if len(values) > len(names) or not given.keys() <= names.keys():
+            raise TypeError(f"{self.kind} takes the attributes {', '.join(names)}, not {values} {named}")
+        for name, field_ in names.items():
+            if name not in given and field_.default is dataclasses.MISSING:
+                raise TypeError(f"{self.kind} needs the attribute {name}")
+            self.__dict__[name] = given.get(name, field_.default)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{self.kind} cannot be changed: make another with dataclasses.replace")
+
+    def _compared(self) -> dict[str, Any]:
+        fields_ = self.__dataclass_fields__  # type: ignore[attr-defined]
+        return {name: value for name, value in vars(self).items() if fields_[name].compare}
+
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
+        return type(self) is type(other) and self._compared() == other._compared()  # type: ignore[attr-defined]
 
     def __hash__(self) -> int:
-        return hash((type(self), *vars(self).values()))
+        return hash((type(self), *self._compared().values()))
 
     def __repr__(self) -> str:
-        return f"{self.kind}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+        return f"{self.kind}({', '.join(f'{name}={value!r}' for name, value in self._compared().items())})"
 
     def infer(self, *inputs: Any, **named: Any) -> Any:
         """Spec (or tuple of Specs) of the results from those of the operands; ValueError where these do not fit."""
@@ -158,7 +175,7 @@ def register(*types: str) -> Callable[[type[AnyOp]], type[AnyOp]]:
     """Class decorator: make a frozen dataclass of an op and let files with its OpType (and `types`) be read as it."""
 
     def add(cls: type[AnyOp]) -> type[AnyOp]:
-        made = dataclass(frozen=True, eq=False, repr=False)(cls)  # `Op` has these: compiling them per class is slow
+        made = dataclass(init=False, eq=False, repr=False)(cls)  # `Op` has these: compiling them per class is slow
         for name in dict.fromkeys((made.form.type, *types)):
             if name in READERS:
                 raise TypeError(f"{name} is read as {READERS[name].__name__} already")

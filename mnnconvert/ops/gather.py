@@ -43,7 +43,7 @@ class _GatherBase(Op):
 
     @classmethod
     def parse(cls, type: str, fields: Fields) -> Op:
-        return cls(_axis_of(fields))  # type: ignore[call-arg]
+        return cls(_axis_of(fields))
 
 
 @register()

@@ -64,11 +64,13 @@ class Opaque(Op):
     `type` is the number of the OpType, `main` the parameter table as it was read.
     """
 
+    type: int
+    name: str
+    main: Any
+    results: int
+
     def __init__(self, type: int, name: str, main: Any, results: int):
-        self.type = type
-        self.name = name
-        self.main = main
-        self.results = results
+        self.__dict__.update(type=type, name=name, main=main, results=results)
 
     pure = False
     __eq__ = object.__eq__

@@ -45,7 +45,7 @@ class _Scaled(Op):
     def parse(cls, type: str, fields: Fields) -> Op:
         limits = {"low": fields.get("clampMin"), "high": fields.get("clampMax")}
         given = {k: int(v) for k, v in limits.items() if v is not None and hasattr(cls, k)}
-        return cls(scale=_numbers(fields, "tensorScale", (1.0,)), zero=_numbers(fields, "floatzeros", (0.0,)), **given)  # type: ignore[call-arg]
+        return cls(scale=_numbers(fields, "tensorScale", (1.0,)), zero=_numbers(fields, "floatzeros", (0.0,)), **given)
 
 
 @register()

@@ -45,7 +45,7 @@ class _Scatter(Op):
             return cls()
         if fields["opType"] not in UFUNCS:
             raise ValueError(f"a scatter cannot combine with {fields['opType']}")
-        return cls(fields["opType"])  # type: ignore[call-arg]
+        return cls(fields["opType"])
 
 
 @register()
