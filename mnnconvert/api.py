@@ -124,13 +124,17 @@ def from_json(source: PathLike, mnn: PathLike) -> None:
 
 
 def supported_ops(framework: str = "ONNX") -> list[dict[str, Any]]:
-    """The source ops that are translated: name, the oldest opset of each rule, and limits."""
+    """The source ops that are translated: name, the oldest opset of each rule, and limits.
+
+    An op without a rule that the standard defines through others is translated "through its function body".
+    """
     from mnnconvert.conversion import require_frontend
 
     require_frontend(framework)
-    from mnnconvert.frontends.onnx import rules  # noqa: F401  (registers the rules)
-    from mnnconvert.frontends.onnx.registry import supported
+    from mnnconvert.frontends.onnx import functions, rules  # noqa: F401  (registers the rules)
+    from mnnconvert.frontends.onnx.registry import RULES, supported
 
-    return [
-        {"name": f"{r.domain}.{r.op}" if r.domain else r.op, "since": r.since, "limits": r.limits} for r in supported()
-    ]
+    ruled = [(r.domain, r.op, r.since, r.limits) for r in supported()]
+    bodies = ((*key, since, "through its function body") for key, since in functions.defined().items())
+    listed = (*ruled, *(each for each in bodies if each[:2] not in RULES))
+    return [{"name": f"{d}.{op}" if d else op, "since": since, "limits": limits} for d, op, since, limits in listed]

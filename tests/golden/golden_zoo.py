@@ -25,7 +25,8 @@ OPERATORS_HEAD = """\
 
 Made from the import rules by `make golden`; `mnnconvert ops` prints the same. *Since* is the opset of the operator from
 which a rule applies; an operator with several rows changed its meaning between opsets. Everything else of an operator's
-text is supported, with operands of any rank and open sizes, unless its limits say otherwise.
+text is supported, with operands of any rank and open sizes, unless its limits say otherwise. An operator that works
+*through its function body* has no rule: the standard defines it through others, by which it is replaced.
 
 """
 

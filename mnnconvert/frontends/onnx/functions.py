@@ -14,6 +14,7 @@ from mnnconvert.frontends.onnx.tensors import NAMES
 from mnnconvert.ir import Shape
 
 NUMBERS = {name: number for number, name in NAMES.items()}
+NEVER = 1 << 30  # an opset that there will not be
 TypeOf = tuple[str, Shape | None]  # source element type and shape of an operand; ("", None) where it is left out
 
 
@@ -21,6 +22,18 @@ TypeOf = tuple[str, Shape | None]  # source element type and shape of an operand
 def is_function(domain: str, op: str, opset: int) -> bool:
     """Whether the standard defines this op, in force at `opset`, through others."""
     return _body_opset(schema_of(domain, op, opset), opset) > 0
+
+
+def defined() -> dict[tuple[str, str], int]:
+    """All ops of the standard that have a function body, by domain and name, and the opset since which they have it."""
+    from onnx import defs
+
+    found: dict[tuple[str, str], int] = {}
+    for schema in defs.get_all_schemas_with_history():
+        key = (schema.domain, schema.name)
+        if not schema.deprecated:
+            found[key] = min([*_versions(schema), found.get(key, NEVER)])
+    return {key: since for key, since in found.items() if since < NEVER}
 
 
 def body(node: Any, domain: str, opset: int, types: Sequence[TypeOf]) -> Any:
@@ -91,8 +104,12 @@ def _body_opset(schema: Any, opset: int) -> int:
     """The opset of the newest body that is not newer than `opset`; 0 if there is none."""
     if schema is None:
         return 0
-    versions = (*schema.function_opset_versions, *schema.context_dependent_function_opset_versions)
-    return max((v for v in versions if v <= opset), default=0)
+    return max((v for v in _versions(schema) if v <= opset), default=0)
+
+
+def _versions(schema: Any) -> tuple[int, ...]:
+    """The opsets that the function bodies of a schema are written in."""
+    return (*schema.function_opset_versions, *schema.context_dependent_function_opset_versions)
 
 
 def _type_proto(element: str, shape: Shape | None) -> Any:

@@ -9,6 +9,7 @@ from onnx import parser
 from onnx.reference import ReferenceEvaluator
 from onnx_cases import assert_equal, check, model, refusal
 
+from mnnconvert import api
 from mnnconvert.frontends.onnx.functions import is_function
 
 LABELS = np.array([[0, 2, 1], [2, -1, 0]])
@@ -58,6 +59,13 @@ def test_what_is_a_function_depends_on_the_opset():
     assert not is_function("", "AffineGrid", 19)
     assert not is_function("", "Relu", 13)
     assert not is_function("com.example", "AffineGrid", 20)
+
+
+def test_ops_that_work_through_their_body_are_listed():
+    listed = {op["name"]: op for op in api.supported_ops() if op["limits"] == "through its function body"}
+    assert listed["SoftmaxCrossEntropyLoss"]["since"] == 12
+    assert listed["AffineGrid"]["since"] == 20
+    assert "Celu" not in listed  # it has a rule
 
 
 def test_an_op_that_is_no_function_is_refused_by_name():
