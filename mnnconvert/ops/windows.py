@@ -81,10 +81,13 @@ def correlate(x: np.ndarray, w: np.ndarray, strides: Ints, dilations: Ints, grou
     y = np.empty((x.shape[0], w.shape[0], *out), np.float32)
     matrix = w.reshape(group, w.shape[0] // group, -1)
     if group == 1 and x.shape[2:] == kernel:  # one pixel each: the batch is the matrix
-        return np.matmul(x.reshape(x.shape[0], -1), matrix[0].T).reshape(y.shape)
+        return np.matmul(x.reshape(x.shape[0], matrix.shape[2]), matrix[0].T).reshape(y.shape)
     if math.prod(kernel) == 1 and math.prod(strides) == 1:
+        count = math.prod(out)
         np.matmul(
-            matrix, x.reshape(x.shape[0], group, w.shape[1], -1), out=y.reshape(x.shape[0], group, matrix.shape[1], -1)
+            matrix,
+            x.reshape(x.shape[0], group, w.shape[1], count),
+            out=y.reshape(x.shape[0], group, matrix.shape[1], count),
         )
         return y
     view: Any = windows(x, kernel, strides, dilations, out)
@@ -121,7 +124,7 @@ def correlate_transposed(x: np.ndarray, w: Any, strides: Ints, dilations: Ints, 
         (size - 1) * s + (k - 1) * d + 1 for size, s, k, d in zip(x.shape[2:], strides, kernel, dilations, strict=True)
     ]
     y = np.zeros((x.shape[0], group * per_group, *full), np.float32)
-    flat = x.reshape(x.shape[0], group, x.shape[1] // group, -1)
+    flat = x.reshape(x.shape[0], group, x.shape[1] // group, math.prod(x.shape[2:]))
     for tap, where in _taps(kernel, strides, dilations, x.shape[2:]):
         weight = w[(slice(None), slice(None), *tap)].reshape(group, -1, per_group).transpose(0, 2, 1)
         spread = np.matmul(weight, flat)

@@ -94,6 +94,6 @@ def _turns(rank: int) -> Iterator[range]:
 
 DEFECTS = (
     Defect("Padding", "negative amounts crop at wrong places", _crop),
-    Defect("Padding", "negative amounts crop at wrong places", _computed_crop, negative_index=True),
+    Defect("Padding", "computed negative amounts crop at wrong places", _computed_crop, negative_index=True),
     Defect("Padding", "corners of other than zeros are wrong beyond the last three axes", _many_axes),
 )

@@ -43,9 +43,11 @@ def _line(b: Builder, node: Node) -> Made:
 def _groups(b: Builder, node: Node) -> Made:
     """One op per group, side by side."""
     op, (x, w, *rest) = node.op, node.inputs
-    if not isinstance(op, Deconvolution | Convolution3D | ConvTranspose3D) or op.group == 1:
+    if not isinstance(op, Convolution | Deconvolution | Convolution3D | ConvTranspose3D) or op.group == 1:
         return None
-    if isinstance(op, Deconvolution) and w.shape is not None and w.shape[:2] == (op.group, 1):
+    if isinstance(op, Convolution) and (all(v.is_constant for v in node.inputs[1:]) or _is_depthwise(w, op.group)):
+        return None
+    if isinstance(op, Deconvolution) and _is_depthwise(w, op.group):
         return None
     xs, ws = _parts(b, x, 1, op.group), _parts(b, w, 0, op.group)
     biases = _parts(b, rest[0], 0, op.group) if rest and rest[0].dtype == F32 else None
@@ -53,6 +55,10 @@ def _groups(b: Builder, node: Node) -> Made:
     one = dataclasses.replace(op, group=1)
     results = [b.add(one, xs[i], ws[i], *([biases[i]] if biases is not None else []), *others) for i in range(op.group)]
     return [b.add(Concat(1), *results)]
+
+
+def _is_depthwise(w: Value, group: int) -> bool:
+    return w.shape is not None and w.shape[:2] == (group, 1)
 
 
 def _parts(b: Builder, value: Value, axis: int, count: int) -> Sequence[Value]:
@@ -92,6 +98,12 @@ def _same(b: Builder, node: Node) -> Made:
     return [b.add(dataclasses.replace(op, pad_mode="CAFFE", pads=explicit), *node.inputs)]
 
 
+def _open_weight(b: Builder, node: Node) -> Made:
+    if not all(isinstance(d, int) for d in node.inputs[1].shape or (None,)):
+        raise RefusedError(f"{node.op.kind} with a weight of unknown sizes")
+    return None
+
+
 def _computed_weight(b: Builder, node: Node) -> Made:
     if all(v.is_constant for v in node.inputs[1:]):
         return None
@@ -108,6 +120,8 @@ def _batches(b: Builder, node: Node) -> Made:
 def _pooled(b: Builder, op: Pooling3D, x: Value) -> Value:
     """The pooling of a batch as that of one image with more channels."""
     batch, channels = (x.shape or (None, None))[:2]
+    if batch == 0:
+        raise RefusedError("Pooling3D of no images")
     if batch == 1:
         return b.add(op, x)
     if isinstance(channels, int):
@@ -255,6 +269,9 @@ def _state(b: Builder, sequence: Value, step: int, direction: int, step_end: int
 
 DEFECTS = (
     Defect("Convolution", "groups of rank 3 crash", _line),
+    Defect("Convolution", "channels are counted in the table only", _open_weight),
+    Defect("Deconvolution", "channels are counted in the table only", _open_weight),
+    Defect("Convolution", "groups with a computed weight or bias are computed wrong", _groups),
     Defect("Deconvolution", "groups are computed wrong", _groups),
     Defect("Convolution3D", "a computed weight ends the process", _computed_weight),
     Defect("ConvTranspose3D", "a computed weight ends the process", _computed_weight),
