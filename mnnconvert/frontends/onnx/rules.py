@@ -37,6 +37,7 @@ FAMILIES = (
     "training",
     "deform",
     "features",
+    "trees",
 )
 
 for _family in FAMILIES:
