@@ -27,6 +27,7 @@ $(SETUP): pyproject.toml constraints.txt
 	$(PIP) install --quiet --constraint constraints.txt setuptools
 	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev,verify,mnn]'
 	$(PIP) install --quiet --no-deps --no-build-isolation --force-reinstall --editable .
+	$(BIN)/python -m compileall -q mnnconvert
 	touch $@
 
 models: $(MODELS) ## .models with the real models that tests, demo and benchmarks use

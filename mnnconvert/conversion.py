@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,6 +82,12 @@ class Conversion:
     def run(self) -> ConversionReport:
         """Convert (or, with `plan`, only say what would be done)."""
         started = time.perf_counter()
+        with _without_collection():
+            self._convert()
+        self.report.seconds = time.perf_counter() - started
+        return self.report
+
+    def _convert(self) -> None:
         graph = self._read()
         self._rewrite(graph)
         recipe = recipe_of(self.options)
@@ -89,8 +97,6 @@ class Conversion:
             self._float_proof(graph, recipe)
             self._quantize(graph, layers, recipe)
             self._write(graph)
-        self.report.seconds = time.perf_counter() - started
-        return self.report
 
     def note(self, reference: str, message: str, hint: str = "") -> None:
         self.report.diagnostics.append(Diagnostic(reference, message, hint=hint))
@@ -301,6 +307,18 @@ class Conversion:
             raise GateError(
                 Diagnostic("verification-missed", p, {"testdir": str(self.options.testdir)}) for p in problems
             )
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """No search for cycles meanwhile: a graph is made of them, and all of it is in use until the end."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def recipe_of(options: ConversionOptions) -> Recipe:

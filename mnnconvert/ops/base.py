@@ -79,7 +79,7 @@ class Op:
         return {name: value for name, value in vars(self).items() if fields_[name].compare}
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._compared() == other._compared()  # type: ignore[attr-defined]
+        return type(self) is type(other) and self._compared() == other._compared()
 
     def __hash__(self) -> int:
         return hash((type(self), *self._compared().values()))

@@ -231,7 +231,7 @@ class Matcher:
         if node is None or op_key(node.op) != pattern.key or node.output is not value:
             self.fail(f"'{value.name}' is not made by {pattern.key[1] or pattern.key[0]}")
             return
-        if not self._attributes(pattern, node):
+        if not self._attributes(pattern, node) or not self._producers(pattern, node):
             return
         self._nodes[pattern] = node
         if pattern.bind:
@@ -253,6 +253,15 @@ class Matcher:
         if len(node.inputs) != len(pattern.operands):
             self.fail(f"'{node.name}' has {len(node.inputs)} operands")
             return False
+        return True
+
+    def _producers(self, pattern: Call, node: Node) -> bool:
+        """Whether the operands that the pattern draws as ops are made by these: most candidates fail here, cheaply."""
+        keys = [None if v.producer is None else op_key(v.producer.op) for v in node.inputs]
+        for drawn, value, key in zip(pattern.operands, node.inputs, keys, strict=True):
+            if isinstance(drawn, Call) and (drawn.key not in keys if pattern.commutative else drawn.key != key):
+                self.fail(f"'{value.name}' is not made by {drawn.key[1] or drawn.key[0]}", len(self._nodes) + 1)
+                return False
         return True
 
     def _operands(self, patterns: tuple[Pattern, ...], values: list[Value]) -> Iterator[None]:

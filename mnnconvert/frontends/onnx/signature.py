@@ -22,6 +22,20 @@ FLOATS = ("tensor(float", "tensor(double", "tensor(bfloat")
 
 def faults(proto: Any, domain: str, opset: int) -> list[str]:
     """What of a NodeProto contradicts the standard, in sentences; nothing for an op that the standard does not have."""
+    attributes = tuple((a.name, a.type, a.ref_attr_name) for a in proto.attribute)
+    form = (proto.op_type, domain, opset, tuple(map(bool, proto.input)), len(proto.output), attributes)
+    if form in _SOUND:  # the nodes of a model have few forms
+        return []
+    found = _faults(proto, domain, opset)
+    if not found:
+        _SOUND.add(form)
+    return found
+
+
+_SOUND: set[Any] = set()
+
+
+def _faults(proto: Any, domain: str, opset: int) -> list[str]:
     schema = _schema(proto.op_type, domain, opset)
     found = [f"the attribute '{name}' is given twice" for name in _repeated(a.name for a in proto.attribute)]
     found += [f"the attribute '{a.name}' refers to a function around it" for a in proto.attribute if a.ref_attr_name]
