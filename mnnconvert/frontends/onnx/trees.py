@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mnnconvert.errors import ConversionError
 from mnnconvert.frontends.onnx.compose import apply, calc, cast
 from mnnconvert.frontends.onnx.moves import reduced, unsqueezed
 from mnnconvert.frontends.onnx.node import OnnxNode
@@ -57,7 +58,7 @@ def tree_ensemble(b: Builder, n: OnnxNode) -> Value:
     missing = np.array(n.attr("nodes_missing_value_tracks_true") or (0,) * len(modes))
     sized = {len(v) for v in (modes, features, splits, missing, branches)}
     if len(sized) > 1 or len(weights) != len(targets) or (len(targets) and targets.max() >= table.shape[1]):
-        raise n.refuse("the attributes of TreeEnsemble do not fit each other", reference="bad-onnx-node")
+        raise _misfit(n)
     table[np.arange(len(targets)), targets] = weights
     members = _sets(n.attr("membership_values"))
     if len(members) < (modes == 6).sum():
@@ -72,7 +73,13 @@ def tree_ensemble(b: Builder, n: OnnxNode) -> Value:
 
 def _branch(n: OnnxNode, side: str) -> np.ndarray:
     places, leaves = (np.array(n.attr(f"nodes_{side}{what}")) for what in ("nodeids", "leafs"))
+    if (places < 0).any():
+        raise _misfit(n)
     return np.where(leaves != 0, ~places, places)
+
+
+def _misfit(n: OnnxNode) -> ConversionError:
+    return n.refuse(f"the attributes of {n.op_type} do not fit each other", reference="bad-onnx-node")
 
 
 def _sets(values: np.ndarray | None) -> list[np.ndarray]:
@@ -86,30 +93,40 @@ def _sets(values: np.ndarray | None) -> list[np.ndarray]:
 @onnx_op("TreeEnsembleRegressor", domain=ML, limits="sums and averages; no SOFTMAX_ZERO, no PROBIT")
 def tree_ensemble_regressor(b: Builder, n: OnnxNode) -> Value:
     """The older form: nodes by tree and number, leaves among them, and any number of targets for a leaf."""
+    try:
+        forest = _forest(n)
+    except KeyError as error:  # a node or a mode that there is not
+        raise _misfit(n) from error
+    aggregate, transform = n.attr("aggregate_function", "SUM"), n.attr("post_transform", "NONE")
+    return _evaluated(b, n, forest, aggregate, transform, n.attr("base_values") or ())
+
+
+def _forest(n: OnnxNode) -> Forest:
     keys = list(zip(n.attr("nodes_treeids", ()), n.attr("nodes_nodeids", ()), strict=True))
     inner = [i for i, mode in enumerate(n.attr("nodes_modes", ())) if mode != "LEAF"]
     leaves = [i for i in range(len(keys)) if i not in set(inner)]
-    place = {keys[i]: k for k, i in enumerate(inner)} | {keys[i]: ~k for k, i in enumerate(leaves)}
+    rows = {keys[i]: k for k, i in enumerate(leaves)}
+    place = {keys[i]: k for k, i in enumerate(inner)} | {key: ~k for key, k in rows.items()}
     sides = [n.attr(f"nodes_{side}nodeids", ()) for side in ("false", "true")]
     branches = np.array([[place[keys[i][0], side[i]] for side in sides] for i in inner]).reshape(-1, 2)
     table = np.zeros((len(leaves), n.attr("n_targets", 1)), F32)
     names = ("target_treeids", "target_nodeids", "target_ids", "target_weights")
     for tree, node, target, weight in zip(*(n.attr(name, ()) for name in names), strict=True):
-        table[~place[tree, node], target] += weight
+        table[rows[tree, node], target] += weight
     first: dict[int, int] = {}
     for tree, node in keys:
         first.setdefault(tree, place[tree, node])
     columns = (n.attr(f"nodes_{name}", ()) for name in ("featureids", "values", "missing_value_tracks_true"))
     features, splits, missing = (np.array([c[i] for i in inner] if c else [0] * len(inner)) for c in columns)
     modes = np.array([BRANCHES[n.attr("nodes_modes")[i]] for i in inner])
-    forest = Forest(list(first.values()), modes, features, splits.astype(F32), missing, branches, table)
-    return _evaluated(b, n, forest, n.attr("aggregate_function", "SUM"), n.attr("post_transform", "NONE"),
-                      n.attr("base_values") or ())  # fmt: skip
+    return Forest(list(first.values()), modes, features, splits.astype(F32), missing, branches, table)
 
 
 def _evaluated(
     b: Builder, n: OnnxNode, forest: Forest, aggregate: str, transform: str, base: Sequence[float] = ()
 ) -> Value:
+    if len(forest.features) and forest.features.min() < 0:
+        raise _misfit(n)
     if aggregate not in ("SUM", "AVERAGE") or transform not in ("NONE", "SOFTMAX", "LOGISTIC"):
         raise n.refuse(f"{n.op_type} with {aggregate} and {transform} is not supported")
     paths = [path for root in forest.roots for path in _paths(n, forest, root)]

@@ -110,3 +110,11 @@ def test_nodes_in_a_circle_are_refused():
     circle.ints[:] = [0, 0, 1]
     with pytest.raises(ConversionError, match="no trees"):
         import_proto(proto)
+
+
+@pytest.mark.parametrize("name", ["nodes_truenodeids", "target_nodeids", "nodes_treeids", "target_ids"])
+def test_attributes_that_do_not_fit_are_refused(name, rng):
+    forest = _forest(rng, 2, 2)
+    forest[name] = [99, *forest[name][1:]]
+    with pytest.raises(ConversionError, match="do not fit"):
+        import_proto(_model("TreeEnsembleRegressor", 3, 4, 3, **forest))
