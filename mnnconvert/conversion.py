@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SUFFIXES = {".onnx": "ONNX", ".mnn": "MNN", ".json": "JSON", ".tflite": "TFLITE", ".pb": "TF", ".keras": "TF",
             ".h5": "TF", ".pt": "TORCH", ".pt2": "TORCH", ".jit": "TORCH", ".caffemodel": "CAFFE"}  # fmt: skip
 FRONTENDS = ("ONNX", "MNN")
-AUTO_VERIFY_BYTES = 1_500_000_000  # beyond this `--verify auto` leaves the proof to the user
+AUTO_VERIFY_BYTES = 500_000_000  # beyond this `--verify auto` leaves the proof, which loads the model twice, out
 ANY_ERROR = sys.float_info.max  # compressed weights are measured, not judged
 
 
