@@ -14,6 +14,7 @@ import numpy as np
 from mnnconvert.ops.resample import cubic_kernel
 
 HALF = np.float32(0.5)
+BY_SCALE = "by_scale"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,9 @@ ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def nearest_rows(axis: Axis, rule: str, rounding: str) -> np.ndarray:
-    """The source row of every output row."""
+    """The source row of every output row. Rounding by scale, of opset 10, is up for a smaller axis, else down."""
+    if rounding == BY_SCALE:
+        rounding = "ceil" if axis.scale < 1 else "floor"
     rows = ROUNDING[rounding](axis.coordinates(rule))
     return np.clip(rows, 0, axis.size - 1).astype(np.int64)
 

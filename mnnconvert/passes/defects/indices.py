@@ -62,6 +62,15 @@ def _gather(b: Builder, node: Node) -> Made:
     return None if axis is None else [b.add(node.op, x, from_start(b, indices, x, axis), *node.inputs[2:])]
 
 
+def _first_from_end(b: Builder, node: Node) -> Made:
+    """The axis counted from the start where it is the first."""
+    x, rank = node.inputs[0], node.inputs[0].rank
+    axis = axis_operand(node, 2, 0)
+    if len(node.inputs) < 3 or rank is None or axis != -rank:
+        return None
+    return [b.add(node.op, x, from_start(b, node.inputs[1], x, 0), b.ints(0))]
+
+
 def _axis_attribute(b: Builder, node: Node) -> Made:
     op, x = node.op, node.inputs[0]
     if not isinstance(op, Gather) or len(node.inputs) > 2 or op.axis == 0:
@@ -87,6 +96,8 @@ def vector_length(indices: Value) -> int:
 
 def _gather_nd(b: Builder, node: Node) -> Made:
     op, (x, indices) = node.op, node.inputs
+    if isinstance(op, GatherND) and 0 in (indices.shape or ()):
+        raise RefusedError("GatherND by no index vectors")
     if not isinstance(op, GatherND) or (not op.batch_dims and counts_from_zero(indices)):
         return None
     length = vector_length(indices)
@@ -106,6 +117,8 @@ def _batch_numbers(b: Builder, indices: Value, axes: int) -> list[Value]:
 
 DEFECTS = (
     Defect("Gather", "the axis in the table is not read", _axis_attribute),
+    Defect("Gather", "the first axis counted from the end is not known", _first_from_end),
+    Defect("GatherV2", "the first axis counted from the end is not known", _first_from_end),
     Defect("Gather", "a negative index gives zeros", _gather, negative_index=True),
     Defect("GatherV2", "a negative index gives zeros", _gather, negative_index=True),
     Defect("GatherElements", "a negative index gives zeros", _gather, negative_index=True),

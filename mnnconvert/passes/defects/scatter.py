@@ -1,4 +1,4 @@
-"""Putting by index: the runtime counts from the start, and combines only by ADD, or floats by MUL."""
+"""Putting by index: the runtime counts from the start, and combines only floats, by ADD or MUL."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ def _elements_from_start(b: Builder, node: Node) -> Made:
     op = node.op
     if isinstance(op, ScatterElements) and op.reduction in EXTREMES:
         return [_elements_extreme(b, node, op.reduction)]
-    _refuse_integer_product(node, updates)
+    _refuse_integers(node, updates)
     axis = along(node, 3, 0, indices)
     return None if axis is None else [b.add(op, data, from_start(b, indices, data, axis), *node.inputs[2:])]
 
 
-def _refuse_integer_product(node: Node, updates: Value) -> None:
-    if getattr(node.op, "reduction", "") == "MUL" and updates.dtype != F32:
-        raise RefusedError(f"{node.op.kind} that multiplies integers")
+def _refuse_integers(node: Node, updates: Value) -> None:
+    reduction = getattr(node.op, "reduction", "")
+    if reduction in ("ADD", "MUL") and updates.dtype != F32:
+        raise RefusedError(f"{node.op.kind} that {'adds' if reduction == 'ADD' else 'multiplies'} integers")
 
 
 def _elements_extreme(b: Builder, node: Node, function: str) -> Value:
@@ -71,14 +72,34 @@ def _vectors_from_start(b: Builder, node: Node) -> Made:
     op = node.op
     if not isinstance(op, ScatterNd):
         return None
-    _refuse_integer_product(node, updates)
-    if op.reduction not in EXTREMES and counts_from_zero(indices):
-        return None
+    _refuse_integers(node, updates)
     if not counts_from_zero(indices):
         indices = wrapped(b, indices, _sizes(b, shape, vector_length(indices)))
     if op.reduction in EXTREMES:
         return [_vectors_extreme(b, node, indices, op.reduction)]
-    return [b.add(op, indices, *node.inputs[1:])]
+    indices, updates = _suitable(b, indices, updates, shape)
+    return None if indices is node.inputs[0] else [b.add(op, indices, updates, *node.inputs[2:])]
+
+
+def _suitable(b: Builder, indices: Value, updates: Value, shape: Value) -> tuple[Value, Value]:
+    """Index vectors in as many axes as they have numbers, and one, with their updates: the runtime counts on that."""
+    length, rank = vector_length(indices), shape.shape[0] if shape.shape else None
+    axes = rank_of(indices, "ScatterNd")
+    if axes == length + 1 or (length == rank and axes <= length + 1):
+        return indices, updates
+    more = tuple(range(length + 1 - axes))
+    if more:
+        return b.add(Unsqueeze(more), indices), b.add(Unsqueeze(more), updates)
+    kept = axes - length
+    return _merged(b, indices, kept), _merged(b, updates, kept)
+
+
+def _merged(b: Builder, x: Value, count: int) -> Value:
+    """x with its first `count` axes in one."""
+    behind = x.shape[count:] if x.shape is not None else (None,)
+    if not all(isinstance(d, int) and d for d in behind):
+        raise RefusedError("ScatterNd by vectors in more axes than they have numbers, of unknown sizes")
+    return b.add(Reshape((-1, *behind)), x)  # type: ignore[arg-type]
 
 
 def _sizes(b: Builder, shape: Value, count: int) -> Value:
@@ -102,12 +123,14 @@ def _vectors_extreme(b: Builder, node: Node, indices: Value, function: str) -> V
     same = b.add(Unsqueeze(tuple(range(2, 2 + len(row)))), same) if row else same
     merged = _merge(b, function, same, b.add(Unsqueeze((0,)), rows), 1)
     old = b.add(GatherND(), data, flat)
-    return b.add(ScatterNd(), flat, _extreme(b, function, old, merged), shape, data)
+    flat, rows = _suitable(b, flat, _extreme(b, function, old, merged), shape)
+    return b.add(ScatterNd(), flat, rows, shape, data)
 
 
-WRONG = "MINIMUM and MAXIMUM are ignored, integers are not multiplied, negative indices are not counted from the end"
+VECTORS = "vectors in other than one axis more than they have numbers go to wrong places; "
+WRONG = "MINIMUM and MAXIMUM are ignored, integers are not combined, negative indices are not counted from the end"
 
 DEFECTS = (
     Defect("ScatterElements", WRONG, _elements_from_start),
-    Defect("ScatterNd", WRONG, _vectors_from_start),
+    Defect("ScatterNd", VECTORS + WRONG, _vectors_from_start),
 )
