@@ -14,9 +14,9 @@ import numpy as np
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.resize_run_time import Sampling, axes_of, resized
-from mnnconvert.frontends.onnx.resize_weights import ROUNDING, Axis, inside, matrix, nearest_rows
+from mnnconvert.frontends.onnx.resize_weights import BY_SCALE, ROUNDING, Axis, inside, matrix, nearest_rows
 from mnnconvert.frontends.onnx.spatial import FIX_SIZES, cast
-from mnnconvert.ir import F32, Builder, Dim, Value
+from mnnconvert.ir import F32, I32, Builder, Dim, Value
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.elementwise import Binary
 from mnnconvert.ops.gather import GatherV2
@@ -79,9 +79,9 @@ def upsample_7(b: Builder, n: OnnxNode) -> Value:
 @onnx_op("Upsample", since=9)
 @onnx_op("Resize", since=10)
 def upsample_9(b: Builder, n: OnnxNode) -> Value:
-    """Scales as an operand; coordinates are asymmetric, nearest is the row before."""
+    """Scales as an operand."""
     if n.constant(1) is None:
-        x, r = n.input(0), Resizing(n.attr("mode", "nearest"), "asymmetric", "floor")
+        x, r = n.input(0), _asymmetric(n, n.attr("mode", "nearest"))
         _fill(n, r, x, range(x.rank or 0), sizes=[None] * (x.rank or 0))
         return _resize(b, n, x, r, n.input(1))
     return _by_scales(b, n, n.input(0), _scales(n, 1), n.attr("mode", "nearest"))
@@ -92,9 +92,14 @@ def _scales(n: OnnxNode, index: int) -> list[float]:
 
 
 def _by_scales(b: Builder, n: OnnxNode, x: Value, scales: Sequence[float], mode: str) -> Value:
-    r = Resizing(mode, "asymmetric", "floor")
+    r = _asymmetric(n, mode)
     _fill(n, r, x, range(len(scales)), scales=scales)
     return _resize(b, n, x, r, None)
+
+
+def _asymmetric(n: OnnxNode, mode: str) -> Resizing:
+    """The only sampling before opset 11. Upsample has no smaller results, Resize 10 rounds up for them."""
+    return Resizing(mode, "asymmetric", "floor" if n.op_type == "Upsample" else BY_SCALE)
 
 
 @onnx_op("Resize", since=11, limits="the rank must be known")
@@ -170,7 +175,7 @@ def _fill(n: OnnxNode, r: Resizing, x: Value, axes: Sequence[int], scales: Seque
         scales = [_common_scale(n, r, axes, sizes, policy)] * len(axes)
     for i, axis in enumerate(axes):
         size = r.sizes[axis]
-        if not scales and sizes[i] is None and axis < 2:
+        if not scales and sizes[i] is None and axis < 2 < rank:
             continue  # batch and channels stay: Interp could not resize them
         if not scales:
             r.outs[axis], r.scales[axis] = sizes[i], None
@@ -297,7 +302,7 @@ def _interpolated(b: Builder, n: OnnxNode, x: Value, r: Resizing, op: Interp, si
     elif sizes is not None:
         size = sizes if rank == 4 else b.add(StridedSlice(), sizes, b.ints([2]), b.ints([3]))
         if rank == 3:
-            size = b.add(Concat(0), b.ints([1]), size)
+            size = b.add(Concat(0), b.ints([1]) if size.dtype == I32 else b.floats([1.0]), size)
     else:
         raise n.refuse(f"{n.op_type} needs the sizes of the operand here", hint=FIX_SIZES)
     if rank == 4:

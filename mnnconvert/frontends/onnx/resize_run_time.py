@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from mnnconvert.frontends.onnx.arrange import size_of
 from mnnconvert.frontends.onnx.compose import apply, calc, cast, chain, choose, permute
 from mnnconvert.frontends.onnx.moves import clip, reduced, squeezed, unsqueezed
+from mnnconvert.frontends.onnx.resize_weights import BY_SCALE
 from mnnconvert.frontends.onnx.run_time import count_up, element, spread
 from mnnconvert.ir import F32, I32, Builder, Value
 from mnnconvert.ops.gather import GatherV2
@@ -75,7 +76,7 @@ def resized(b: Builder, x: Value, s: Sampling, axes: Sequence[RunTimeAxis]) -> V
     for a in axes:
         at = _coordinates(b, a, s.rule)
         if s.mode == "nearest":
-            rows = clip(b, cast(b, _ROUNDING[s.rounding](b, at), I32), 0, calc(b, "SUB", a.size, 1))
+            rows = clip(b, cast(b, _rounded(b, at, a, s.rounding), I32), 0, calc(b, "SUB", a.size, 1))
             x = b.add(GatherV2(), x, rows, b.ints(a.axis))
         else:
             x = _product(b, x, a.axis, rank, _weights(b, a, at, s))
@@ -117,6 +118,13 @@ def _where(b: Builder, condition: Value, yes: Value, no: Value) -> Value:
     """One of two finite values, by a scalar that is 0 or 1."""
     share = cast(b, condition, F32)
     return calc(b, "ADD", calc(b, "MUL", no, calc(b, "SUB", b.floats(1.0), share)), calc(b, "MUL", yes, share))
+
+
+def _rounded(b: Builder, at: Value, a: RunTimeAxis, rounding: str) -> Value:
+    if rounding == BY_SCALE:
+        smaller = calc(b, "GREATER", b.floats(1.0), a.scale)
+        return _where(b, smaller, apply(b, "CEIL", at), apply(b, "FLOOR", at))
+    return _ROUNDING[rounding](b, at)
 
 
 _ROUNDING: dict[str, Callable[[Builder, Value], Value]] = {
