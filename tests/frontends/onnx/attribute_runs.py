@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +24,6 @@ RTOL = {"float16": 2.0**-8}  # of the largest result; a half has 11 bits, and on
 Arrays = dict[str, np.ndarray]
 
 
-@dataclass
-class Written:
-    """A graph as it is written for a target, or why there is none."""
-
-    graph: Graph | None
-    refusal: str = ""
-
-
 def expected(case: Case) -> tuple[onnx.ModelProto, Arrays] | None:
     """The model with the element types of its outputs, and what onnxruntime gives; None where it refuses the model."""
     from onnxruntime.capi import onnxruntime_pybind11_state as errors
@@ -48,16 +39,16 @@ def expected(case: Case) -> tuple[onnx.ModelProto, Arrays] | None:
     return model, results
 
 
-def written(model: onnx.ModelProto, target: str) -> Written:
-    """The graph that goes into the file; a refusal is one of those that an import or a target may end with."""
+def written(model: onnx.ModelProto, target: str) -> tuple[Graph | None, str]:
+    """The graph that goes into the file, or None and why there is none: it is one of `REFUSALS`."""
     try:
         graph = import_proto(model)
         run_pipeline(graph, target=target)
     except MnnConvertError as error:
         references = {d.reference for d in error.diagnostics}
         assert references <= REFUSALS, error.diagnostics
-        return Written(None, f"{error.diagnostics[0].reference}: {error.diagnostics[0].message}")
-    return Written(graph)
+        return None, f"{error.diagnostics[0].reference}: {error.diagnostics[0].message}"
+    return graph, ""
 
 
 def difference(case: Case, got: Arrays, want: Arrays) -> str:
