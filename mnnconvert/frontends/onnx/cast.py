@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from mnnconvert.frontends.onnx.compose import cast, narrowed, widened
 from mnnconvert.frontends.onnx.integers import refuse_wide_constant
-from mnnconvert.frontends.onnx.narrow import BITS, FLOATS, SCALE, to_narrow_float, to_scale, wrapped
+from mnnconvert.frontends.onnx.narrow import (
+    BITS,
+    FLOATS,
+    SCALE,
+    float_bits,
+    float_of_bits,
+    to_narrow_float,
+    to_scale,
+    wrapped,
+)
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.tensors import NAMES, graph_type
@@ -57,12 +66,16 @@ def convert(b: Builder, n: OnnxNode, to: int) -> Value:
 BIT_TYPES = {"bool": "uint8", "uint16": "int16", "uint32": "int32", "uint64": "int64", "uint8": "int8"}
 
 
-@onnx_op("BitCast", since=26, limits="between integers of one width")
+@onnx_op("BitCast", since=26, limits="between integers of one width, and between int32 and float32")
 def bit_cast(b: Builder, n: OnnxNode) -> Value:
-    """The same bits as another integer type, which is what a cast that wraps around gives."""
+    """The same bits as another integer type are what a cast that wraps around gives; those of floats are computed."""
     source, to = n.source_type(0), NAMES.get(n.attr("to"), "")
     if source == to:
         return n.input(0)
+    if (source, to) == ("float32", "int32"):
+        return float_bits(b, n.input(0))
+    if (source, to) == ("int32", "float32"):
+        return float_of_bits(b, n.input(0))
     if BIT_TYPES.get(source) != to and BIT_TYPES.get(to) != source:
         raise n.refuse(f"MNN cannot read the bits of {source} as {to}", reference="unsupported-type")
     return convert(b, n, n.attr("to"))

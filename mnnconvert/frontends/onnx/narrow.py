@@ -40,6 +40,7 @@ FLOATS = {
     "float4e2m1": NarrowFloat(1, 0, 6.0, beyond=6.0, nan=0.0),
 }
 BITS = {"int4": (4, True), "uint4": (4, False), "int2": (2, True), "uint2": (2, False)}
+SIGN = -(2**31)  # the bit of the sign
 SCALE = "float8e8m0"  # powers of two, 2^-127 to 2^127
 LOWEST, HIGHEST = -127, 127
 
@@ -107,3 +108,31 @@ def wrapped(b: Builder, x: Value, kind: str) -> Value:
     moved = calc(b, "ADD", whole, half) if signed else whole
     kept = calc(b, "BITWISE_AND", moved, (1 << bits) - 1)
     return calc(b, "SUB", kept, half) if signed else kept
+
+
+def float_bits(b: Builder, x: Value) -> Value:
+    """The bits of float32 numbers as int32; every NaN has those of the usual one."""
+    size, least = apply(b, "ABS", x), -126
+    index = exponents(b, size, least, 127)
+    normal = calc(b, "GREATER_EQUAL", size, 2.0**least)
+    fraction = calc(b, "SUB", calc(b, "REALDIV", size, _power(b, index, least, 127)), cast(b, normal, F32))
+    exponent = calc(b, "MUL", calc(b, "ADD", index, normal), 1 << 23)
+    bits = calc(b, "ADD", exponent, cast(b, calc(b, "MUL", fraction, 2.0**23), I32))
+    bits = choose(b, calc(b, "EQUAL", size, np.inf), 0x7F800000, bits, bits)
+    bits = choose(b, calc(b, "NOTEQUAL", x, x), 0x7FC00000, bits, bits)
+    below = calc(b, "GREATER", b.floats(0.0), calc(b, "REALDIV", b.floats(1.0), x))  # holds for -0 too
+    below = calc(b, "MAXIMUM", below, calc(b, "EQUAL", x, -np.inf))
+    return calc(b, "ADD", bits, choose(b, below, SIGN, 0, bits))
+
+
+def float_of_bits(b: Builder, bits: Value) -> Value:
+    """int32 numbers as the float32 ones that have their bits."""
+    below = calc(b, "LESS", bits, 0)
+    rest = calc(b, "SUB", bits, choose(b, below, SIGN, 0, bits))
+    field, fraction = calc(b, "RIGHTSHIFT", rest, 23), calc(b, "BITWISE_AND", rest, (1 << 23) - 1)
+    normal = cast(b, calc(b, "GREATER", field, 0), F32)
+    power = _power(b, clip(b, calc(b, "SUB", field, 1), 0, 253), -126, 127)
+    y = calc(b, "MUL", calc(b, "ADD", calc(b, "MUL", cast(b, fraction, F32), 2.0**-23), normal), power)
+    last = choose(b, calc(b, "EQUAL", fraction, 0), np.inf, np.nan, y)
+    y = choose(b, calc(b, "EQUAL", field, 255), last, y, y)
+    return calc(b, "MUL", y, calc(b, "SUB", b.floats(1.0), calc(b, "MUL", cast(b, below, F32), 2.0)))

@@ -245,5 +245,5 @@ def test_bits_of_one_integer_type_as_another(source, to, number, rng):
 
 
 def test_bits_of_floats_are_refused():
-    (problem,) = refusal("(float[2] x) => (int32[2] y) { y = BitCast <to=6> (x) }", opset=26)
+    (problem,) = refusal("(double[2] x) => (int64[2] y) { y = BitCast <to=7> (x) }", opset=26)
     assert problem.reference == "unsupported-type"

@@ -85,3 +85,15 @@ def test_stored_four_bit_floats_are_read():
     assert packed.data_type == TensorProto.FLOAT4E2M1
     text = "(float[5] x) => (float[5] y) { w = Cast<to: int = 1>(p) y = Mul(x, w) }"
     check(text, {"x": np.ones(5, np.float32), "p": packed}, opset=23, rtol=0, want={"y": values})
+
+
+def test_bits_of_floats_and_back():
+    bits = np.random.default_rng(0).integers(-(2**31), 2**31, 2000, dtype=np.int64).astype(np.int32)
+    special = np.array([0.0, -0.0, np.inf, -np.inf, 1e-40, -1e-45, 1.0, -1.5, 3.4e38, 1.2e-38], np.float32)
+    x = np.concatenate([bits.view(np.float32), special])
+    x = x[~np.isnan(x)]
+    there = "(float[n] x) => (int32[n] y) { y = BitCast<to: int = 6>(x) }"
+    check(there, {"x": x}, opset=26, rtol=0, want={"y": x.view(np.int32)})
+    proto, feeds = model("(int32[n] x) => (float[n] y) { y = BitCast<to: int = 1>(x) }", {"x": x.view(np.int32)}, 26)
+    got = Session(Importer(proto, None).run()).run(feeds)["y"]
+    np.testing.assert_array_equal(got.view(np.int32), x.view(np.int32))
