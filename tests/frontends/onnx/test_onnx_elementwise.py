@@ -244,6 +244,6 @@ def test_bits_of_one_integer_type_as_another(source, to, number, rng):
     check(text, {"x": x}, opset=26, rtol=0, want={"y": x.view(to)})
 
 
-def test_bits_of_floats_are_refused():
+def test_bits_of_doubles_are_refused():
     (problem,) = refusal("(double[2] x) => (int64[2] y) { y = BitCast <to=7> (x) }", opset=26)
     assert problem.reference == "unsupported-type"
