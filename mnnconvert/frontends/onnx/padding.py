@@ -148,16 +148,22 @@ def _computed(b: Builder, n: OnnxNode, x: Value, value: Value | None) -> Value:
     return cast(b, b.add(Padding(MODES[mode]), x, pairs), dtype)
 
 
+def _parted(b: Builder, amount: Value) -> tuple[Value, Value]:
+    """How much an amount adds, and how much it crops."""
+    return calc(b, "MAXIMUM", amount, 0), calc(b, "MAXIMUM", calc(b, "SUB", b.ints(0), amount), 0)
+
+
 def _wrapped_by(b: Builder, n: OnnxNode, x: Value, amounts: Value) -> Value:
     """As `_wrapped`, by computed amounts [2, rank]."""
     if x.rank is None:
         raise n.refuse("Pad in mode wrap needs an operand of known rank", hint=FIX_SIZES)
     before, after = (element(b, amounts, i) for i in range(2))
     for axis in range(x.rank):
-        size = size_of(b, x, axis)
-        first = calc(b, "SUB", b.ints(0), element(b, before, axis))
-        places = b.add(Range(), first, calc(b, "ADD", size, element(b, after, axis)), b.ints(1))
-        x = b.add(GatherV2(), x, calc(b, "MOD", places, size), b.ints(axis))
+        (front, cut), (back, cut_back) = (_parted(b, element(b, v, axis)) for v in (before, after))
+        size = calc(b, "SUB", size_of(b, x, axis), calc(b, "ADD", cut, cut_back))
+        first = calc(b, "SUB", b.ints(0), front)
+        places = b.add(Range(), first, calc(b, "ADD", size, back), b.ints(1))
+        x = b.add(GatherV2(), x, calc(b, "ADD", calc(b, "MOD", places, size), cut), b.ints(axis))
     return x
 
 

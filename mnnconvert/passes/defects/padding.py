@@ -7,17 +7,29 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mnnconvert.ir import Builder, Node, Value
+from mnnconvert.ir.types import known
 from mnnconvert.ops.elementwise import Binary
 from mnnconvert.ops.gather import GatherV2
+from mnnconvert.ops.generators import Fill
 from mnnconvert.ops.padding import Padding
 from mnnconvert.ops.shape import ShapeOf
 from mnnconvert.ops.slicing import FAR, StridedSlice
 from mnnconvert.passes.defects.arithmetic import select
-from mnnconvert.passes.defects.base import Defect, axes_operand, rank_of
+from mnnconvert.passes.defects.base import Defect, RefusedError, axes_operand, rank_of, shape_of
 from mnnconvert.passes.defects.indices import counts_from_zero
 
 Made = Sequence[Value] | None
 TOGETHER = 3  # so many last axes are padded right in one step
+
+
+def _of_nothing(b: Builder, node: Node) -> Made:
+    """An operand without elements, around which there are zeros."""
+    op, (x, _, *value) = node.op, node.inputs
+    if not isinstance(op, Padding) or 0 not in (x.shape or ()) or _adds_zeros(op, value):
+        return None
+    if not known(node.output.shape) or op.mode != "CONSTANT":
+        raise RefusedError("padding of no elements")
+    return [b.add(Fill(), shape_of(b, node.output), *value)]
 
 
 def _crop(b: Builder, node: Node) -> Made:
@@ -70,18 +82,18 @@ def _grown(b: Builder, op: Padding, x: Value, amounts: Value, *value: Value) -> 
 
 
 def _adds_zeros(op: Padding, value: Sequence[Value]) -> bool:
-    known = value[0].constant if value else np.zeros(1)
-    return op.mode == "CONSTANT" and known is not None and not known.any()
+    content = value[0].constant if value else np.zeros(1)
+    return op.mode == "CONSTANT" and content is not None and not content.any()
 
 
 def _steps(x: Value, amounts: Value) -> list[list[int]]:
     """For each step, 1 at the amounts that are added in it: the axes in front one by one, then the last ones."""
     rank = x.rank or 0
-    known = amounts.constant
+    content = amounts.constant
     steps = []
     for axes in _turns(rank):
         mask = [int(i // 2 in axes) for i in range(2 * rank)]
-        if known is None or (known.reshape(-1) * mask).any():
+        if content is None or (content.reshape(-1) * mask).any():
             steps.append(mask)
     return steps
 
@@ -93,6 +105,7 @@ def _turns(rank: int) -> Iterator[range]:
 
 
 DEFECTS = (
+    Defect("Padding", "around no elements everything is zero", _of_nothing),
     Defect("Padding", "negative amounts crop at wrong places", _crop),
     Defect("Padding", "computed negative amounts crop at wrong places", _computed_crop, negative_index=True),
     Defect("Padding", "corners of other than zeros are wrong beyond the last three axes", _many_axes),

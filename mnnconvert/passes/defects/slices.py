@@ -98,18 +98,23 @@ def _not_negative(b: Builder, x: Value) -> Value:
 
 
 def _picked(b: Builder, node: Node, steps: Sequence[int]) -> Value:
-    """One axis after the other: elements picked by their numbers."""
+    """Along the axis with steps, elements picked by their numbers; the others are cut."""
     x, starts, ends = node.inputs[:3]
     axes = axes_operand(node, 3) if len(node.inputs) > 3 else tuple(range(len(steps)))
-    if axes is None:
-        raise RefusedError("a slice with steps along axes that are known only at run time")
-    for i, (axis, step) in enumerate(zip(axes, steps, strict=True)):
-        size, step = size_of(b, x, axis), max(-FAR, min(step, FAR))  # a larger one overflows in the runtime
-        low, high = (b.ints(0), size) if step > 0 else (b.ints(-1), _sum(b, size, -1))
-        first, last = (_number(b, v, i, size) for v in (starts, ends))
-        first = _between(b, first, b.ints(0) if step < 0 else low, high)
-        x = b.add(GatherV2(), x, b.add(Range(), first, _between(b, last, low, high), b.ints(step)), b.ints(axis))
-    return x
+    stepped = [i for i, step in enumerate(steps) if step != 1]
+    if axes is None or len(stepped) > 1:  # nothing can be picked from no elements
+        raise RefusedError("a slice with steps along several axes, or along axes that are known only at run time")
+    i, axis = stepped[0], axes[stepped[0]] % rank_of(x, "a slice")
+    size, step = size_of(b, x, axis), max(-FAR, min(steps[i], FAR))  # a larger one overflows in the runtime
+    low, high = (b.ints(0), size) if step > 0 else (b.ints(-1), _sum(b, size, -1))
+    first, last = (_number(b, v, i, size) for v in (starts, ends))
+    first = _between(b, first, b.ints(0) if step < 0 else low, high)
+    x = b.add(GatherV2(), x, b.add(Range(), first, _between(b, last, low, high), b.ints(step)), b.ints(axis))
+    others = [j for j in range(len(steps)) if j != i]
+    if not others:
+        return x
+    starts, ends = (b.add(GatherV2(), v, b.ints(others), b.ints(0)) for v in (starts, ends))
+    return _clamped(b, StridedSlice(), x, starts, ends, [b.ints([axes[j] for j in others])])
 
 
 def _sum(b: Builder, x: Value, number: int) -> Value:

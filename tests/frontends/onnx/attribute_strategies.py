@@ -167,6 +167,8 @@ def element_wise(d: Dice) -> Case:
     arrays = [d.array(s, kind) for s in _broadcast_shapes(d, count, to_first=op == "PRelu")]
     if op == "Mod":
         attributes["fmod"] = 1 if kind.kind == "f" else d.number(0, 1)
+    if op == "Sub" and kind == np.uint32:
+        arrays[0] += 200  # what is negative has no place in 32 bits with a sign
     if op in ("Mod", "Div") and kind.kind in "iu":
         arrays[1][arrays[1] == 0] = 3
     if op == "BitShift":
@@ -231,8 +233,13 @@ def slice_(d: Dice) -> Case:
     # onnxruntime steps backwards past the first element when the end is the largest integer: it is a size too many
     ends = [9 if s < 0 and e in FAR[::2] else e for s, e in zip(steps or [1] * len(ends), ends, strict=True)]
     lists = [starts, ends, axes if named else None, steps]
-    operands = [x, *(None if v is None else d.parameter(v, index) for v in lists)]
+    operands = [x, *(None if v is None else _fits(d.parameter(v, index)) for v in lists)]
     return Case("Slice", opset, tuple(operands), {}, 1, d.opened())
+
+
+def _fits(bounds: Operand) -> Operand:
+    """Bounds that are fed have to fit in 32 bits."""
+    return bounds if bounds.stored else Operand(np.clip(bounds.array, -(2**31), 2**31 - 1))
 
 
 def split(d: Dice) -> Case:
@@ -319,6 +326,8 @@ def _windows(d: Dice, dilated: bool, deep: bool = False) -> tuple[list[int], lis
     strides = d.numbers(count, 1, 3) if d.chance(2) else [1] * count
     auto = d.pick("NOTSET", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
     # onnxruntime refuses padding SAME of dilated kernels, or does not reach the size that the standard states
+    if auto[:4] == "SAME" and not deep:  # where it would have to crop it does
+        strides = [min(s, k) for s, k in zip(strides, kernel, strict=True)]
     dilations = d.numbers(count, 1, 2) if dilated and auto[:4] != "SAME" and d.chance(3) else [1] * count
     extent = [(k - 1) * r + 1 for k, r in zip(kernel, dilations, strict=True)]
     attributes: dict[str, Any] = {} if auto == "NOTSET" and d.chance(2) else {"auto_pad": auto}
@@ -343,7 +352,8 @@ def pool(d: Dice) -> Case:
     sizes, kernel, attributes = _windows(d, dilated)
     attributes["kernel_shape"] = kernel
     if dilated or (op == "AveragePool" and opset >= 10):
-        attributes |= {"ceil_mode": 1} if d.chance(3) else {}
+        # with VALID the standard does not round up, onnxruntime does
+        attributes |= {"ceil_mode": 1} if d.chance(3) and attributes.get("auto_pad") != "VALID" else {}
     if op == "AveragePool":
         attributes |= {"count_include_pad": 1} if d.chance(2) else {}
     if op == "LpPool" and d.chance(2):
