@@ -102,8 +102,8 @@ def _coordinates(b: Builder, a: RunTimeAxis, rule: str) -> Value:
         middle = calc(b, "MUL", calc(b, "MUL", calc(b, "ADD", start, end), 0.5), last)
         return _where(b, calc(b, "EQUAL", a.out, 1), middle, along)
     centre = calc(b, "REALDIV", calc(b, "ADD", x, 0.5), a.scale)
-    if rule == "tf_half_pixel_for_nn":
-        return centre
+    if rule == "tf_half_pixel_for_nn":  # an axis that keeps its size is left as it is
+        return _where(b, calc(b, "EQUAL", a.scale, 1.0), x, centre)
     if rule == "half_pixel_symmetric":
         share = calc(b, "REALDIV", out, calc(b, "MUL", a.scale, size))
         offset = calc(b, "MUL", calc(b, "MUL", size, 0.5), calc(b, "SUB", b.floats(1.0), share))
