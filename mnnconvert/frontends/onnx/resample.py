@@ -302,7 +302,8 @@ def _interpolated(b: Builder, n: OnnxNode, x: Value, r: Resizing, op: Interp, si
     elif sizes is not None:
         size = sizes if rank == 4 else b.add(StridedSlice(), sizes, b.ints([2]), b.ints([3]))
         if rank == 3:
-            size = b.add(Concat(0), b.ints([1]) if size.dtype == I32 else b.floats([1.0]), size)
+            front = b.ints([1]) if size.dtype == I32 else b.floats([1.0] * 3)  # scales are those of all four axes
+            size = b.add(Concat(0), front, size)
     else:
         raise n.refuse(f"{n.op_type} needs the sizes of the operand here", hint=FIX_SIZES)
     if rank == 4:

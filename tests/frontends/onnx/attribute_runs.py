@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from attribute_strategies import Case
+from attribute_dice import Case
 from graphs import import_proto, run_graph, through_file
 from onnx import helper
 from onnx_cases import assert_equal, onnxruntime_outputs

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from attribute_dice import Case
 from attribute_runs import BATCH, difference, expected, in_mnn, ours, written
-from attribute_strategies import FAMILIES, Case
+from attribute_strategies import FAMILIES
 from hypothesis import HealthCheck, Phase, assume, given, settings
 
 from mnnconvert.ir import Graph
