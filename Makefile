@@ -50,7 +50,7 @@ test: export OPENBLAS_NUM_THREADS := 1
 test: setup models ## all tests
 	$(BIN)/python -m pytest -n $(WORKERS)
 
-test-slow: setup models models-wide ## the tests that `make test` leaves out: further real models; three minutes
+test-slow: setup models models-wide ## the tests that `make test` leaves out: further real models and thousands of attributes; about ten minutes
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow
 
 check: setup ## lint, format, types, import arrows, generated code
