@@ -200,8 +200,10 @@ class Conversion:
         from mnnconvert.verification import verify_graph
 
         self.progress("verify", 0.0)
-        result = verify_graph(reference, graph, self.options.inputs, self.options.tolerance, self.options.seed)
-        self._accept(result)
+        options = self.options
+        result = self._attempt(lambda: verify_graph(reference, graph, options.inputs, options.tolerance, options.seed))
+        if result is not None:
+            self._accept(result)
 
     def _reference(self, graph: Graph) -> Engine | None:
         """The source engine, or None with a note why there is no proof."""
@@ -232,6 +234,21 @@ class Conversion:
         from mnnconvert.verification import open_source
 
         return open_source(self.source)
+
+    def _attempt(self, proof: Callable[[], VerificationResult]) -> VerificationResult | None:
+        """The result of a proof; None with a note where the source engine takes none of the inputs we can make up."""
+        try:
+            return proof()
+        except ConversionError as error:
+            ours_to_guess = self.options.verify == "auto" and self.options.inputs is None
+            if not ours_to_guess or any(d.reference != "source-engine-failed" for d in error.diagnostics):
+                raise
+            self.note(
+                "not-verified",
+                "the source engine takes none of the made-up inputs, so the file was not proved",
+                "give real ones with --inputs FILE.npz",
+            )
+            return None
 
     def _accept(self, result: VerificationResult) -> None:
         """Keep a proof, or stop with what missed: nothing is written then."""
@@ -283,7 +300,9 @@ class Conversion:
         tolerance = Tolerance(ANY_ERROR if quantized else self.options.tolerance)
         candidate = SessionEngine(load(path))
         feeds = choose_feeds(reference, candidate, self.options.inputs, self.options.seed)
-        result = verify_engines(reference, candidate, feeds, tolerance)
+        result = self._attempt(lambda: verify_engines(reference, candidate, feeds, tolerance))
+        if result is None:
+            return
         if not quantized:
             self._accept(result)
             return

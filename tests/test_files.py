@@ -276,3 +276,23 @@ def test_info_tells_what_a_weight_has_become(tmp_path):
     assert (weight["bits"], weight["block"], weight["symmetric"]) == (8, 32, False)
     assert weight["bytes"] == pytest.approx(64 * 32 + 32 * 2 * 8, abs=300)  # codes, two numbers per block; codebook
     assert (weight["minimum"], weight["maximum"]) == pytest.approx((-2, 3), abs=5 / 255)
+
+
+NEEDS_A_SHAPE = """(float[a,b] x, int64[r] shape, int64[n,m] i) => (float[n,m] y) {
+    t = Reshape(x, shape)
+    y = GatherElements <axis=1> (t, i)
+}"""
+
+
+def test_inputs_that_cannot_be_made_up_leave_the_proof_to_the_user(tmp_path):
+    proto, _ = model(NEEDS_A_SHAPE, opset=13)
+    onnx.save(proto, tmp_path / "m.onnx")
+    report = mnnconvert.convert(tmp_path / "m.onnx", tmp_path / "o.mnn")
+    assert [d.reference for d in report.diagnostics] == ["not-verified"] and report.verification is None
+    feeds = {"x": np.eye(4, 3, dtype=np.float32), "shape": np.array([2, 6]), "i": np.array([[5, 0], [1, -1]])}
+    np.savez(tmp_path / "in.npz", **feeds)
+    assert mnnconvert.convert(
+        tmp_path / "m.onnx", tmp_path / "o.mnn", inputs=str(tmp_path / "in.npz")
+    ).verification.passed
+    with pytest.raises(MnnConvertError, match="source-engine-failed"):
+        mnnconvert.convert(tmp_path / "m.onnx", tmp_path / "o.mnn", verify="always")
