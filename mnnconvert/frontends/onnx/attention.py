@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import apply, calc, chain, choose, permute, reshape
+from mnnconvert.frontends.onnx.compose import apply, calc, cast, chain, choose, permute, reshape
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.ir import I32, Builder, Value
@@ -176,7 +176,11 @@ def _lengthened(b: Builder, n: OnnxNode, mask: Value, k: Value, filler: float) -
     return b.add(Concat(len(sizes) - 1), mask, b.constant(rest))
 
 
-@onnx_op("MultiHeadAttention", domain="com.microsoft", limits="separate query, key and value; padding masks of rank 2")
+@onnx_op(
+    "MultiHeadAttention",
+    domain="com.microsoft",
+    limits="separate query, key and value; masks of rank 1 (lengths) and 2",
+)
 def multi_head_attention(b: Builder, n: OnnxNode) -> tuple[Value | None, ...]:
     """Operands query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value."""
     heads = n.required("num_heads", int)
@@ -191,7 +195,7 @@ def multi_head_attention(b: Builder, n: OnnxNode) -> tuple[Value | None, ...]:
         k, v = b.add(Concat(2), past, k), b.add(Concat(2), n.input(7), v)
     masks = Masks()
     if n.has(4):
-        padding_mask(b, n, 4, masks)
+        padding_mask(b, n, 4, masks, k)
     if n.has(5):
         masks.added.append(n.input(5))
     if n.attr("unidirectional", 0):
@@ -212,9 +216,12 @@ def _bias_parts(n: OnnxNode) -> list[np.ndarray]:
     return [bias[:size], bias[size : 2 * size], bias[2 * size :]]
 
 
-def padding_mask(b: Builder, n: OnnxNode, index: int, masks: Masks) -> None:
-    """A key padding mask [batch, keys]: where it is 0, `mask_filter_value` is added."""
-    mask = n.input(index)
+def padding_mask(b: Builder, n: OnnxNode, index: int, masks: Masks, k: Value) -> None:
+    """A key padding mask [batch, keys]: where it is 0, `mask_filter_value` is added. [batch] counts the keys to see."""
+    mask, batch = n.input(index), k.shape[0] if k.shape is not None else None
+    if mask.shape == (batch,) and batch is not None:
+        seen = calc(b, "GREATER", reshape(b, mask, (-1, 1)), positions(b, length(b, k, 2)))
+        mask = cast(b, seen, I32)
     if mask.rank != 2:
         raise n.refuse(f"{n.op_type} with a key padding mask of rank {mask.rank}")
     wide = reshape(b, mask, (0, 1, 1, -1))

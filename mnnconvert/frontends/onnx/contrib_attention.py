@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mnnconvert.frontends.onnx.attention import (
     Masks,
     head_scale,
@@ -35,10 +37,10 @@ def causal(b: Builder, q: Value, k: Value, past: Value | None) -> Value:
     return calc(b, "GREATER_EQUAL", rows, positions(b, length(b, k, 2)))
 
 
-@onnx_op("Attention", domain="com.microsoft", limits="no past, no rotary embedding, padding masks of rank 2")
+@onnx_op("Attention", domain="com.microsoft", limits="no past, no rotary embedding, masks of rank 1 (lengths) and 2")
 def packed_attention(b: Builder, n: OnnxNode) -> Value:
     """Operands x [batch, length, hidden], weight [hidden, q + k + v], bias, mask, past, attention bias."""
-    heads, weight = n.required("num_heads", int), n.input(1)
+    weight = n.input(1)
     if n.has(4) or n.attr("do_rotary", 0):
         raise n.refuse("Attention with a past or a rotary embedding")
     product = b.add(MatMul(), n.input(0), weight)
@@ -48,12 +50,17 @@ def packed_attention(b: Builder, n: OnnxNode) -> Value:
     if not isinstance(total, int):
         raise n.refuse("Attention needs to know the shape of its weight", reference="open-size")
     sizes = n.attr("qkv_hidden_sizes", ()) or (total // 3,) * 3
+    return attended(b, n, product, sizes, 3, [n.input(5)] if n.has(5) else [])
+
+
+def attended(b: Builder, n: OnnxNode, product: Value, sizes: Sequence[int], mask: int, added: list[Value]) -> Value:
+    """Attention of query, key and value that stand side by side in `product`; `mask` is the operand of that name."""
+    heads = n.required("num_heads", int)
     q, k, v = (split_heads(b, part, heads) for part in b.add(Slice(2, tuple(sizes)), product, names=PARTS))
     masks = Masks()
-    if n.has(3):
-        padding_mask(b, n, 3, masks)
-    if n.has(5):
-        masks.added.append(n.input(5))
+    if n.has(mask):
+        padding_mask(b, n, mask, masks, k)
+    masks.added += added
     if n.attr("unidirectional", 0):
         masks.allowed.append(causal(b, q, k, None))
     result = scores(b, q, k, head_scale(n, q), 0.0, masks)

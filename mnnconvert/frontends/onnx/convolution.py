@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from mnnconvert.frontends.onnx.coded_weights import with_rows
+from mnnconvert.frontends.onnx.compose import apply, calc, single
+from mnnconvert.frontends.onnx.moves import clip
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.spatial import (
@@ -21,6 +24,7 @@ from mnnconvert.frontends.onnx.spatial import (
     without_axis,
 )
 from mnnconvert.ir import Builder, Dim, Value
+from mnnconvert.ops.activation import ReLU
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.convolution3d import Convolution3D, ConvTranspose3D
 from mnnconvert.ops.deconvolution import Deconvolution
@@ -47,7 +51,10 @@ def _bias(b: Builder, n: OnnxNode, outputs: Dim) -> Value:
     return b.constant(np.zeros(outputs, np.float32))
 
 
-@onnx_op("Conv", limits="auto_pad SAME_LOWER with strides needs known sizes")
+SAME_LOWER = "auto_pad SAME_LOWER with strides needs known sizes"
+
+
+@onnx_op("Conv", limits=SAME_LOWER)
 def conv(b: Builder, n: OnnxNode) -> Value:
     x = n.input(0)
     w, kernel = _weight(b, n)
@@ -67,6 +74,30 @@ def conv(b: Builder, n: OnnxNode) -> Value:
 def _conv2d(b: Builder, x: Value, w: Value, bias: Value, win: Window, group: int) -> Value:
     (sy, sx), (dy, dx), (t, l), (d, r) = win.strides, win.dilations, win.begin, win.end
     return b.add(Convolution((sy, sx), (dy, dx), (t, l, d, r), group, "", "SAME" if win.same else "CAFFE"), x, w, bias)
+
+
+ACTIVATIONS: dict[str, tuple[int, Callable[..., Value]]] = {  # how many parameters, and what is done with them
+    "": (0, lambda b, y: y),
+    "Relu": (0, lambda b, y: b.add(ReLU(), y)),
+    "Tanh": (0, lambda b, y: apply(b, "TANH", y)),
+    "Sigmoid": (0, lambda b, y: apply(b, "SIGMOID", y)),
+    "LeakyRelu": (1, lambda b, y, alpha: b.add(ReLU(single(alpha)), y)),
+    "Clip": (2, clip),
+    "HardSigmoid": (2, lambda b, y, alpha, beta: clip(b, calc(b, "ADD", calc(b, "MUL", y, alpha), beta), 0.0, 1.0)),
+}
+
+
+@onnx_op("FusedConv", domain="com.microsoft", limits=SAME_LOWER)
+def fused_conv(b: Builder, n: OnnxNode) -> Value:
+    """An activation of a convolution, to which operand 3 is added first."""
+    name, parameters = n.attr("activation", ""), n.attr("activation_params", ())
+    if name not in ACTIVATIONS:
+        raise n.refuse(f"FusedConv with the activation {name!r:.40} is not supported")
+    count, activation = ACTIVATIONS[name]
+    if len(parameters) < count:
+        raise n.refuse(f"activation_params of {name} has {len(parameters)} values, not {count}")
+    y = conv(b, n)
+    return activation(b, calc(b, "ADD", y, n.input(3)) if n.has(3) else y, *parameters[:count])
 
 
 @onnx_op("ConvTranspose", limits="output_shape needs known sizes of the operand")

@@ -13,9 +13,10 @@ import numpy as np
 
 from mnnconvert.frontends.onnx.coded_weights import BITS, weight
 from mnnconvert.frontends.onnx.compose import apply, calc, cast
+from mnnconvert.frontends.onnx.matmul import transposed
 from mnnconvert.frontends.onnx.moves import reshaped
 from mnnconvert.frontends.onnx.node import OnnxNode
-from mnnconvert.frontends.onnx.quantization import dequantized, dynamic_scheme, integer_kind, leaving, saturated
+from mnnconvert.frontends.onnx.quantization import dynamic_scheme, integer_kind, leaving, saturated
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.spatial import spatial_sizes, window, with_axis, without_axis
 from mnnconvert.ir import F32, I32, Builder, Value
@@ -77,17 +78,22 @@ def known_factor(b: Builder, codes: np.ndarray, kind: str, zero: np.ndarray, axi
 
 
 class Factor:
-    """A weight of whole numbers: operand minus zero point, as coded integers when constant. `row` bounds its sums."""
+    """A weight of whole numbers: operand minus zero point, as coded integers when constant. `row` bounds its sums.
 
-    def __init__(self, b: Builder, n: OnnxNode, index: int, zero: int, axis: int):
+    A matrix may be stored `turned`: [outputs, inputs].
+    """
+
+    def __init__(self, b: Builder, n: OnnxNode, index: int, zero: int, axis: int, turned: bool = False):
         self.codes, self.zero = n.constant(index), n.constant(zero) if n.has(zero) else np.zeros(())
         value = n.input(index)
         if self.codes is not None and self.zero is not None:
-            self.value, self.row = known_factor(b, self.codes, n.source_type(index), self.zero, axis)
+            codes = self.codes.T if turned else self.codes
+            self.value, self.row = known_factor(b, codes, n.source_type(index), self.zero, axis)
         else:
+            value = transposed(b, value, turned)
             self.value = cast(b, value, F32)
             if n.has(zero):
-                self.value = calc(b, "SUB", self.value, _zero(b, n, zero, value.rank or 0, axis))
+                self.value = calc(b, "SUB", self.value, zero_point(b, n, zero, value.rank or 0, axis))
             self.row = WIDEST * self._count(n, value, axis)
 
     def _count(self, n: OnnxNode, value: Value, axis: int) -> int:
@@ -98,7 +104,7 @@ class Factor:
         return math.prod(numbers)
 
 
-def _zero(b: Builder, n: OnnxNode, index: int, rank: int, axis: int) -> Value:
+def zero_point(b: Builder, n: OnnxNode, index: int, rank: int, axis: int) -> Value:
     """A zero point as float32; a vector belongs to the columns (axis -1), the rows (-2) or the first axis (0)."""
     value = cast(b, n.input(index), F32)
     if value.shape == (1,) or value.rank == 0:
@@ -108,22 +114,22 @@ def _zero(b: Builder, n: OnnxNode, index: int, rank: int, axis: int) -> Value:
     return reshaped(b, value, [-1, *(1,) * (1 if axis == -2 else rank - 1)])
 
 
-def _whole(b: Builder, n: OnnxNode, index: int, zero: int, axis: int) -> Value:
+def whole_numbers(b: Builder, n: OnnxNode, index: int, zero: int, axis: int) -> Value:
     """An activation minus its zero point, in float32."""
     x = n.input(index)
     whole = cast(b, x, F32)
-    return calc(b, "SUB", whole, _zero(b, n, zero, x.rank or 0, axis)) if n.has(zero) else whole
+    return calc(b, "SUB", whole, zero_point(b, n, zero, x.rank or 0, axis)) if n.has(zero) else whole
 
 
-def matrix_product(b: Builder, n: OnnxNode, x: Value, index: int, zero: int) -> Value:
-    """x (whole numbers) times the operand `index` minus its zero point, int32."""
-    factor = Factor(b, n, index, zero, -1)
+def matrix_product(b: Builder, n: OnnxNode, x: Value, index: int, zero: int, turned: bool = False) -> Value:
+    """x (whole numbers) times the operand `index` (or that `turned`) minus its zero point, int32."""
+    factor = Factor(b, n, index, zero, -1, turned)
     return exact_product(b, n, lambda v: b.add(MatMul(), v, factor.value), x, factor.row)
 
 
 @onnx_op("MatMulInteger", limits="the weights of one result add up to at most 2^22")
 def matmul_integer(b: Builder, n: OnnxNode) -> Value:
-    return matrix_product(b, n, _whole(b, n, 0, 2, -2), 1, 3)
+    return matrix_product(b, n, whole_numbers(b, n, 0, 2, -2), 1, 3)
 
 
 def convolved(b: Builder, n: OnnxNode, x: Value, index: int, zero: int) -> Value:
@@ -145,7 +151,7 @@ def convolved(b: Builder, n: OnnxNode, x: Value, index: int, zero: int) -> Value
 
 @onnx_op("ConvInteger", limits="one and two spatial axes")
 def conv_integer(b: Builder, n: OnnxNode) -> Value:
-    return convolved(b, n, _whole(b, n, 0, 2, 0), 1, 3)
+    return convolved(b, n, whole_numbers(b, n, 0, 2, 0), 1, 3)
 
 
 def _per_channel(b: Builder, value: Value, rank: int) -> Value:
@@ -155,43 +161,43 @@ def _per_channel(b: Builder, value: Value, rank: int) -> Value:
     return reshaped(b, value, [1, -1, *(1,) * (rank - 2)])
 
 
-def _requantized(b: Builder, n: OnnxNode, total: Value, scale: Value, zero: int) -> Value:
+def requantized(b: Builder, n: OnnxNode, total: Value, scale: Value, zero: int) -> Value:
     """An int32 result times `scale`, as codes with the zero point of operand `zero`."""
     y = calc(b, "MUL", cast(b, total, F32), scale)
     kind = integer_kind(n, zero)
-    return leaving(b, n, saturated(b, y, _zero(b, n, zero, 0, -1) if n.has(zero) else None, kind), kind)
+    return leaving(b, n, saturated(b, y, zero_point(b, n, zero, 0, -1) if n.has(zero) else None, kind), kind)
 
 
 @onnx_op("QLinearConv", limits="one and two spatial axes")
 def qlinear_conv(b: Builder, n: OnnxNode) -> Value:
     """Operands: x, its scale and zero point, w, its two, those of y[, int32 bias in units of both scales]."""
-    total = convolved(b, n, _whole(b, n, 0, 2, 0), 3, 5)
+    total = convolved(b, n, whole_numbers(b, n, 0, 2, 0), 3, 5)
     rank = total.rank or 4
     if n.has(8):
         total = calc(b, "ADD", total, _per_channel(b, n.input(8), rank))
     scale = calc(b, "MUL", n.input(1), _per_channel(b, n.input(4), rank))
-    return _requantized(b, n, total, calc(b, "REALDIV", scale, n.input(6)), 7)
+    return requantized(b, n, total, calc(b, "REALDIV", scale, n.input(6)), 7)
 
 
 def _row_scale(b: Builder, n: OnnxNode, index: int) -> Value:
     """The scale of a left factor: a number, or one per row."""
-    return _zero(b, n, index, 0, -2)
+    return zero_point(b, n, index, 0, -2)
 
 
 @onnx_op("QLinearMatMul")
 @onnx_op("QLinearMatMul", domain="com.microsoft")
 def qlinear_matmul(b: Builder, n: OnnxNode) -> Value:
     """Operands: a, its scale and zero point, b, its two, those of y."""
-    total = matrix_product(b, n, _whole(b, n, 0, 2, -2), 3, 5)
-    scale = calc(b, "MUL", _row_scale(b, n, 1), _zero(b, n, 4, 0, -1))
-    return _requantized(b, n, total, calc(b, "REALDIV", scale, n.input(6)), 7)
+    total = matrix_product(b, n, whole_numbers(b, n, 0, 2, -2), 3, 5)
+    scale = calc(b, "MUL", _row_scale(b, n, 1), zero_point(b, n, 4, 0, -1))
+    return requantized(b, n, total, calc(b, "REALDIV", scale, n.input(6)), 7)
 
 
 @onnx_op("MatMulIntegerToFloat", domain="com.microsoft")
 def matmul_integer_to_float(b: Builder, n: OnnxNode) -> Value:
     """Operands: a, b, their scales, their zero points[, bias]."""
-    total = matrix_product(b, n, _whole(b, n, 0, 4, -2), 1, 5)
-    scale = calc(b, "MUL", _row_scale(b, n, 2), _zero(b, n, 3, 0, -1))
+    total = matrix_product(b, n, whole_numbers(b, n, 0, 4, -2), 1, 5)
+    scale = calc(b, "MUL", _row_scale(b, n, 2), zero_point(b, n, 3, 0, -1))
     y = calc(b, "MUL", cast(b, total, F32), scale)
     return calc(b, "ADD", y, n.input(6)) if n.has(6) else y
 
@@ -203,22 +209,5 @@ def dynamic_quantize_matmul(b: Builder, n: OnnxNode) -> Value:
     scale, zero = dynamic_scheme(b, x)
     codes = saturated(b, calc(b, "REALDIV", x, scale), zero, "uint8")
     total = matrix_product(b, n, calc(b, "SUB", codes, zero), 1, 3)
-    y = calc(b, "MUL", cast(b, total, F32), calc(b, "MUL", scale, _zero(b, n, 2, 0, -1)))
+    y = calc(b, "MUL", cast(b, total, F32), calc(b, "MUL", scale, zero_point(b, n, 2, 0, -1)))
     return calc(b, "ADD", y, n.input(4)) if n.has(4) else y
-
-
-def _quantised(b: Builder, n: OnnxNode, y: Value, scale: int, zero: int) -> Value:
-    return _requantized(b, n, calc(b, "REALDIV", y, n.input(scale)), b.floats(1.0), zero)
-
-
-@onnx_op("QLinearAdd", "QLinearMul", domain="com.microsoft")
-def qlinear_binary(b: Builder, n: OnnxNode) -> Value:
-    """Both operands made float, the sum or product quantised again."""
-    x, y = (dequantized(b, n.input(i), n.input(i + 1), n.optional(i + 2)) for i in (0, 3))
-    return _quantised(b, n, calc(b, "ADD" if n.op_type == "QLinearAdd" else "MUL", x, y), 6, 7)
-
-
-@onnx_op("QLinearSigmoid", domain="com.microsoft")
-def qlinear_sigmoid(b: Builder, n: OnnxNode) -> Value:
-    x = dequantized(b, n.input(0), n.input(1), n.optional(2))
-    return _quantised(b, n, apply(b, "SIGMOID", x), 3, 4)

@@ -183,7 +183,11 @@ def _with_indices(b: Builder, n: OnnxNode, x: Value, win: Window, shape: Sequenc
 
 @onnx_op("AveragePool", limits="count_include_pad, dilations and ceil_mode may need known sizes")
 def average_pool(b: Builder, n: OnnxNode) -> Value:
-    x = n.input(0)
+    return averaged(b, n, n.input(0))
+
+
+def averaged(b: Builder, n: OnnxNode, x: Value) -> Value:
+    """The means of x [N,C,...] in the windows of the node."""
     win, sizes, ceil = _window(n, x)
     include = bool(n.attr("count_include_pad", 0))
     margin = _declared_pads(n, win)

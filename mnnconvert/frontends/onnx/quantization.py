@@ -6,8 +6,6 @@ graph. So everything between a QuantizeLinear and its DequantizeLinear runs on t
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mnnconvert.frontends.onnx.coded_weights import outputs_are_columns, weight
@@ -178,8 +176,8 @@ def dequantized(b: Builder, x: Value, scale: Value, zero: Value | None) -> Value
     return calc(b, "MUL", whole if zero is None else calc(b, "SUB", whole, cast(b, zero, F32)), scale)
 
 
-def quantized(b: Builder, n: OnnxNode, y: Value, scale: int, zero: int) -> Any:
+def quantized(b: Builder, n: OnnxNode, y: Value, scale: int, zero: int) -> Value:
     """A float result as codes with the scale and zero point of the operands `scale` and `zero`."""
     kind = integer_kind(n, zero)
-    z = cast(b, n.input(zero), F32) if n.has(zero) else None
-    return leaving(b, n, saturated(b, calc(b, "REALDIV", y, n.input(scale)), z, kind), kind)
+    z = reshaped(b, cast(b, n.input(zero), F32), []) if n.has(zero) else None
+    return leaving(b, n, saturated(b, calc(b, "REALDIV", y, reshaped(b, n.input(scale), [])), z, kind), kind)

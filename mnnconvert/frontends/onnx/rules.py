@@ -19,6 +19,7 @@ FAMILIES = (
     "coded_weights",
     "quantization",
     "integer_products",
+    "quantized_ops",
     "quantized_recurrent",
     "suppression",
     "signal",

@@ -1,0 +1,202 @@
+"""onnxruntime's own ops on 8-bit codes, and its convolution with an activation: in our executor and in MNN's runtime.
+
+Operands of products have one kind of sign, since sums of mixed products may saturate in onnxruntime.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from attribute_runs import in_mnn
+from graphs import import_proto
+from onnx_cases import assert_equal, check, model, onnxruntime_outputs, refusal
+
+from mnnconvert.passes.pipeline import run_pipeline
+
+MS = ("com.microsoft",)
+KINDS = ["uint8", "int8"]
+STEP = 0.0201  # of the results below, which are made float so that one step of a code is allowed
+
+
+def codes(kind: str, *shape: int, seed: int = 0, low: int | None = None, high: int | None = None) -> np.ndarray:
+    info = np.iinfo(kind)
+    low, high = info.min if low is None else low, info.max if high is None else high
+    return np.random.default_rng(seed).integers(low, high, shape, endpoint=True).astype(kind)
+
+
+def scheme(kind: str) -> dict[str, np.ndarray]:
+    """Scales and zero points of an operand (s, z), another (t, w) and the result (u, v)."""
+    zeros = {"z": 100, "w": 140, "v": 120} if kind == "uint8" else {"z": -20, "w": 5, "v": 3}
+    scales = {"s": np.float32(0.02), "t": np.float32(0.013), "u": np.float32(0.02)}
+    return scales | {name: np.array(zero, kind) for name, zero in zeros.items()}
+
+
+def quantised_inside(text: str, arrays) -> tuple[str, dict[str, np.ndarray]]:
+    """Takes int8 operands as floats and quantises them: no int8 may enter a file, as MNN's runtime adds 128 to it."""
+    for sizes, name in re.findall(r"\bint8\[([\d,]*)\] (\w+)", text):
+        text = text.replace(f"int8[{sizes}] {name}", f"float[{sizes}] {name}_real")
+        text = text.replace("{", f"{{ {name} = QuantizeLinear({name}_real, one, none)", 1)
+        arrays = arrays | {f"{name}_real": arrays[name].astype("f"), "one": np.float32(1), "none": np.int8(0)}
+        del arrays[name]
+    return text, arrays
+
+
+def everywhere(text: str, arrays, rtol: float, atol: float = 1e-6, want=None) -> None:
+    """Our executor, and MNN's runtime after all passes, compute what onnxruntime or `want` gives."""
+    text, arrays = quantised_inside(text, arrays)
+    proto, feeds = model(text, arrays, domains=MS)
+    want = want or onnxruntime_outputs(proto, feeds)
+    check(text, arrays, domains=MS, rtol=rtol, atol=atol, want=want)
+    graph = import_proto(proto)
+    run_pipeline(graph)
+    (got,) = in_mnn([graph], [feeds])
+    assert not isinstance(got, str), got
+    for name, value in want.items():
+        assert_equal(got[name].reshape(value.shape), value, rtol, atol, name)
+
+
+def on_codes(node: str, arrays, inputs: str, result: str, kind: str) -> None:
+    """A node that writes codes `q`, which leave the graph as floats."""
+    text = f"({inputs}) => (float[{result}] y) {{ q = com.microsoft.{node} y = DequantizeLinear(q, u, v) }}"
+    everywhere(text, scheme(kind) | arrays, rtol=0, atol=STEP)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "node",
+    ["QLinearLeakyRelu <alpha = 0.3>", "QLinearSoftmax <axis = 1, opset = 13>", "QLinearSoftmax <axis = 1, opset = 12>",
+     "QLinearSigmoid"],
+)  # fmt: skip
+def test_functions(node, kind):
+    on_codes(f"{node} (x, s, z, u, v)", {"x": codes(kind, 2, 3, 4)}, f"{kind}[2,3,4] x", "2,3,4", kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_codes_leave_as_integers(kind):
+    text = f"({kind}[2,30] x) => ({kind}[2,30] y) {{ y = com.microsoft.QLinearLeakyRelu (x, s, z, u, v) }}"
+    check(text, scheme(kind) | {"x": codes(kind, 2, 30)}, domains=MS, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    ["kernel_shape = [2,3]", "kernel_shape = [3,3], strides = [2,2], pads = [1,1,1,1]",
+     "kernel_shape = [3,3], pads = [1,0,1,1], count_include_pad = 1",
+     "kernel_shape = [2,2], strides = [2,2], ceil_mode = 1", "kernel_shape = [3,3], auto_pad = \"SAME_UPPER\""],
+)  # fmt: skip
+@pytest.mark.parametrize("last", [0, 1])
+def test_average_pool(attributes, last):
+    shape = (2, 5, 7, 3) if last else (2, 3, 5, 7)
+    node = f"QLinearAveragePool <channels_last = {last}, {attributes}> (x, s, z, u, v)"
+    given = f"uint8[{','.join(map(str, shape))}] x"
+    on_codes(node, {"x": codes("uint8", *shape)}, given, "a,b,c,d", "uint8")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("last", [0, 1])
+def test_global_average_pool(last, kind):
+    shape = (2, 5, 7, 3) if last else (2, 3, 5, 7)
+    node = f"QLinearGlobalAveragePool <channels_last = {last}> (x, s, z, u, v)"
+    on_codes(node, {"x": codes(kind, *shape)}, f"{kind}[{','.join(map(str, shape))}] x", "a,b,c,d", kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("axis", [1, -1])
+def test_concat(axis, kind):
+    arrays = {"x": codes(kind, 2, 3, 4), "c": codes(kind, 2, 3, 4, seed=1)}
+    node = f"QLinearConcat <axis = {axis}> (u, v, x, s, z, c, t, w)"
+    on_codes(node, arrays, f"{kind}[2,3,4] x, {kind}[2,3,4] c", "a,b,c", kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where(kind):
+    arrays = {"k": codes("uint8", 2, 1, 4) > 99, "x": codes(kind, 2, 3, 4), "c": codes(kind, 3, 1, seed=1)}
+    node = "QLinearWhere (k, x, s, z, c, t, w, u, v)"
+    on_codes(node, arrays, f"bool[2,1,4] k, {kind}[2,3,4] x, {kind}[3,1] c", "2,3,4", kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("axes", "keep"), [((1,), 1), ((0, -1), 0), ((), 1)])
+def test_reduce_mean(axes, keep, kind):
+    """Against its definition: onnxruntime declares the op and has no kernel for it."""
+    x, given = codes(kind, 2, 3, 4), scheme(kind)
+    real = (x.astype(np.float32) - given["z"]) * given["s"]
+    mean = real.mean(axis=axes or None, keepdims=bool(keep))
+    info = np.iinfo(kind)
+    want = (np.clip(np.rint(mean / given["u"]) + given["v"], info.min, info.max) - given["v"]) * given["u"]
+    listed = f"axes = {list(axes)}, " if axes else ""
+    node = f"com.microsoft.QLinearReduceMean <{listed}keepdims = {keep}> (x, s, z, u, v)"
+    text = f"({kind}[2,3,4] x) => (float y) {{ q = {node} y = DequantizeLinear(q, u, v) }}"
+    everywhere(text, given | {"x": x}, rtol=0, atol=STEP, want={"y": want.astype(np.float32)})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("turned", [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("form", ["columns", "one", "fed"])
+def test_gemm(form, turned, kind):
+    """Codes are small, as signed sums may saturate, too."""
+    low, high = (60, 140) if kind == "uint8" else (-40, 40)
+    shapes = [(8, 5)[:: -1 if turned[0] else 1][::-1], (3, 8) if turned[1] else (8, 3)]
+    (m, k), (r, c) = shapes
+    arrays = {"x": codes(kind, m, k, low=low, high=high), "c": codes(kind, r, c, low=low, high=high, seed=1)}
+    arrays |= {"b": codes("int16", 3, low=-400, high=400).astype("int32"), "u": np.float32(0.05)}
+    if form == "columns":
+        arrays |= {"t": np.array([0.01, 0.02, 0.013], "f"), "w": np.array([3, 1, 0], kind)}
+    given = f"{kind}[{m},{k}] x" + (f", {kind}[{r},{c}] c" if form == "fed" else "")
+    node = f"QGemm <transA = {turned[0]}, transB = {turned[1]}, alpha = 0.5>"
+    text = f"""({given}) => (float[5,3] y, float[5,3] f) {{
+        q = com.microsoft.{node} (x, s, z, c, t, w, b, u, v)
+        y = DequantizeLinear(q, u, v)
+        f = com.microsoft.{node} (x, s, z, c, t, w) }}"""
+    everywhere(text, scheme(kind) | arrays, rtol=1e-6, atol=0.0501)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("mask", ["none", "raw", "lengths"])
+def test_attention(mask, causal, columns, kind):
+    """`kind` is that of the weight, whose codes are small; onnxruntime has a kernel for unsigned x only."""
+    low, high, zero = (80, 120, 97) if kind == "uint8" else (-20, 20, 0)
+    arrays = {"x": codes("uint8", 2, 5, 8, low=80, high=120), "q": codes(kind, 8, 24, low=low, high=high, seed=1)}
+    arrays |= {"b": np.random.default_rng(2).standard_normal(24).astype("f"), "w": np.array(zero, kind)}
+    if columns:
+        arrays |= {"t": np.linspace(0.01, 0.05, 24, dtype="f"), "w": np.full(24, zero, kind)}
+    masks = {"raw": np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], "int32"), "lengths": np.array([3, 5], "int32")}
+    arrays |= {"m": masks[mask]} if mask != "none" else {}
+    name = "m" if mask != "none" else '""'
+    text = f"""(uint8[2,5,8] x) => (float[2,5,8] y) {{
+        y = com.microsoft.QAttention <num_heads = 2, unidirectional = {causal}> (x, q, b, s, t, {name}, z, w) }}"""
+    everywhere(text, scheme("uint8") | arrays, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "activation",
+    ["", 'activation = "Relu"', 'activation = "Tanh"', 'activation = "Sigmoid"',
+     'activation = "LeakyRelu", activation_params = [0.2]', 'activation = "Clip", activation_params = [-0.5, 1.5]',
+     'activation = "HardSigmoid", activation_params = [0.3, 0.4]'],
+)  # fmt: skip
+@pytest.mark.parametrize("summed", [False, True])
+def test_fused_conv(activation, summed, rng):
+    arrays = {"x": (2, 4, 6, 5), "w": (6, 2, 3, 3), "b": (6,), "z": (2, 6, 6, 5)}
+    arrays = {name: rng.standard_normal(shape).astype("f") for name, shape in arrays.items()}
+    attributes = ", ".join(part for part in ("group = 2, pads = [1,1,1,1], kernel_shape = [3,3]", activation) if part)
+    text = f"""(float[2,4,6,5] x, float[2,6,6,5] z) => (float[2,6,6,5] y) {{
+        y = com.microsoft.FusedConv <{attributes}> (x, w, b{", z" if summed else ""}) }}"""
+    everywhere(text, arrays, rtol=1e-5)
+
+
+@pytest.mark.parametrize("attributes", ['activation = "Softplus"', 'activation = "Clip", activation_params = [1.0]'])
+def test_other_activations_of_a_convolution_are_refused(attributes):
+    text = f"(float[1,2,5,5] x) => (float y) {{ y = com.microsoft.FusedConv <{attributes}> (x, w) }}"
+    (fault,) = refusal(text, {"w": np.ones((2, 2, 3, 3), "f")}, domains=MS)
+    assert fault.reference == "unsupported-attribute" and "activation" in fault.message
+
+
+def test_attention_with_a_past_is_refused():
+    given = scheme("uint8") | {"q": codes("uint8", 8, 24), "b": np.zeros(24, "f"), "p": np.zeros((2, 1, 2, 3, 4), "f")}
+    text = """(uint8[1,5,8] x) => (float[1,5,8] y) {
+        y = com.microsoft.QAttention <num_heads = 2> (x, q, b, s, t, "", z, w, p) }"""
+    (fault,) = refusal(text, given, domains=MS)
+    assert "past" in fault.message
