@@ -40,6 +40,8 @@ _PRODUCTS = {
     "QLinearConv": _Product((0, 2), ((3, 5),)),
     "QLinearMatMul": _Product((0, 2), ((3, 5),)),
     "MatMulIntegerToFloat": _Product((0, 4), ((1, 5),), movable_left=True),
+    "QGemm": _Product((0, 2), ((3, 5),)),
+    "QAttention": _Product((0, 6), ((1, 7),)),
     "DynamicQuantizeMatMul": _Product(None, ((1, 3),)),
     "DynamicQuantizeLSTM": _Product(None, ((1, 9), (2, 11))),
 }

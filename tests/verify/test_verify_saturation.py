@@ -38,6 +38,13 @@ def run(path, **feeds) -> tuple[np.ndarray, OnnxRuntimeEngine]:
     return engine.run(feeds)["y"], engine
 
 
+def with_microsoft(path):
+    model = onnx.load(path)
+    model.opset_import.add(domain="com.microsoft", version=1)
+    onnx.save(model, path)
+    return path
+
+
 @pytest.mark.parametrize("kinds", [U8_S8, S8_U8])
 @pytest.mark.parametrize("zeros", ["", ", a0, b0"])
 def test_matmul_integer(onnx_file, kinds, zeros):
@@ -83,11 +90,26 @@ def test_dynamically_quantized_products(onnx_file):
     a = np.random.default_rng(0).choice(np.float32([0, 255, 254, 1]), (5, 64))  # scale 1, zero point 0
     text = "(float[5,64] a) => (float[5,7] y) { y = com.microsoft.DynamicQuantizeMatMul(a, b, one) }"
     path = onnx_file(text, b=b, one=np.float32(1))
-    model = onnx.load(path)
-    model.opset_import.add(domain="com.microsoft", version=1)
-    onnx.save(model, path)
-    got, _ = run(path, a=a)
+    got, _ = run(with_microsoft(path), a=a)
     np.testing.assert_array_equal(got, product(a, b))
+
+
+def test_qgemm(onnx_file):
+    a, b = extremes("uint8", 5, 64), extremes("int8", 64, 7, seed=1)
+    text = "(uint8[5,64] a) => (float[5,7] y) { y = com.microsoft.QGemm(a, one, a0, b, one, b0) }"
+    path = onnx_file(text, b=b, one=np.float32(1), a0=np.uint8(100), b0=np.int8(-5))
+    got, _ = run(with_microsoft(path), a=a)
+    np.testing.assert_array_equal(got, product(a, b, 100, -5))
+
+
+def test_quantized_attention_to_one_word(onnx_file):
+    """A word that sees itself only gives its value, the last third of the product."""
+    a, b = extremes("uint8", 5, 1, 64), extremes("int8", 64, 192, seed=1)
+    text = """(uint8[5,1,64] a) => (float[5,1,64] y) {
+        y = com.microsoft.QAttention <num_heads = 4> (a, b, bias, one, one, "", a0, b0) }"""
+    path = onnx_file(text, b=b, bias=np.zeros(192, "f"), one=np.float32(1), a0=np.uint8(100), b0=np.int8(-5))
+    got, _ = run(with_microsoft(path), a=a)
+    np.testing.assert_array_equal(got, product(a, b, 100, -5)[..., 128:])
 
 
 def test_products_inside_a_branch(onnx_file):
