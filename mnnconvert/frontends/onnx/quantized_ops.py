@@ -100,8 +100,9 @@ def qlinear_reduce_mean(b: Builder, n: OnnxNode) -> Value:
 @onnx_op("QLinearConcat", domain=MICROSOFT)
 def qlinear_concat(b: Builder, n: OnnxNode) -> Value:
     """Scale and zero point of the result come first, then each operand with its own."""
+    op = Concat(n.required("axis", int))
     parts = [_real(b, n, i) for i in range(2, len(n.proto.input), 3)]
-    return _codes(b, n, parts[0] if len(parts) == 1 else b.add(Concat(n.required("axis", int)), *parts), 0)
+    return _codes(b, n, parts[0] if len(parts) == 1 else b.add(op, *parts), 0)
 
 
 @onnx_op("QLinearWhere", domain=MICROSOFT)

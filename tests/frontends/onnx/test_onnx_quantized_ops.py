@@ -187,6 +187,15 @@ def test_attention(causal, kind):
     everywhere([attention(mask, causal, columns, kind) for mask in MASKS for columns in (False, True)], rtol=1e-5)
 
 
+@pytest.mark.parametrize(("batch", "words"), [(1, 5), (3, 2)])
+def test_attention_of_open_sizes(batch, words):
+    _, arrays, _ = attention('""', 1, True, "uint8")
+    arrays |= {"x": codes("uint8", batch, words, 8), "lengths": np.full(batch, 2, "int32")}
+    text = """(uint8[n,t,8] x, int32[n] lengths) => (float[n,t,8] y) {
+        y = com.microsoft.QAttention <num_heads = 2, unidirectional = 1> (x, q, b, s, t, lengths, z, w) }"""
+    everywhere([(text, scheme("uint8") | arrays, None)], rtol=1e-5)
+
+
 @pytest.mark.parametrize("op", ["Attention", "MultiHeadAttention"])
 def test_masks_of_float_attention_that_are_lengths(op, rng):
     arrays = {"x": rng.standard_normal((2, 5, 8)).astype("f"), "lengths": MASKS["lengths"]}
@@ -232,9 +241,13 @@ def test_other_activations_of_a_convolution_are_refused(attributes):
     assert fault.reference == "unsupported-attribute" and "activation" in fault.message
 
 
-def test_attention_with_a_past_is_refused():
-    given = scheme("uint8") | {"q": codes("uint8", 8, 24), "b": np.zeros(24, "f"), "p": np.zeros((2, 1, 2, 3, 4), "f")}
-    text = """(uint8[1,5,8] x) => (float[1,5,8] y) {
-        y = com.microsoft.QAttention <num_heads = 2> (x, q, b, s, t, "", z, w, p) }"""
-    (fault,) = refusal(text, given, domains=MS)
-    assert "past" in fault.message
+@pytest.mark.parametrize(
+    ("rest", "reason"), [('"", z, w, past', "past"), ("ends, z, w", "mask of rank 1"), ("wide, z, w", "mask of rank 3")]
+)
+def test_other_attention_is_refused(rest, reason):
+    given = scheme("uint8") | {"q": codes("uint8", 8, 24), "b": np.zeros(24, "f")}
+    given |= {"past": np.zeros((2, 2, 2, 3, 4), "f"), "ends": np.array([3, 5, 0, 0], "int32")}
+    given["wide"] = np.ones((2, 5, 5), "int32")
+    node = f"com.microsoft.QAttention <num_heads = 2> (x, q, b, s, t, {rest})"
+    (fault,) = refusal(f"(uint8[2,5,8] x) => (float[2,5,8] y) {{ y = {node} }}", given, domains=MS)
+    assert reason in fault.message
