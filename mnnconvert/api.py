@@ -25,7 +25,7 @@ def convert(source: PathLike, target: PathLike, *, framework: str | None = None,
     """Convert the model file `source` to the MNN file `target`.
 
     Keywords are the command-line options in snake_case (`weight_quant_bits=4`, short `weight_bits=4`). Raises
-    ConversionError, UsageError or GateError (all MnnConvertError, with `.diagnostics`); `target` is only touched by a
+    ConversionError (UsageError and GateError among them), with `.diagnostics`; `target` is only touched by a
     finished file.
     """
     options = ConversionOptions.from_keywords(

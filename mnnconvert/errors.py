@@ -55,13 +55,13 @@ class ConversionError(MnnConvertError):
     """The model cannot be converted, read, written or run (exit code 1)."""
 
 
-class UsageError(MnnConvertError):
+class UsageError(ConversionError):
     """The request contradicts itself or names something that does not exist (exit code 2)."""
 
     exit_code = 2
 
 
-class GateError(MnnConvertError):
+class GateError(ConversionError):
     """The result is not accurate enough (exit code 3)."""
 
     exit_code = 3

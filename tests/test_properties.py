@@ -195,3 +195,11 @@ def test_attributes_left_out_take_the_defaults_of_their_opset(op, opset):
     got = run_graph(import_proto(typed), feeds)
     for name, value in want.items():
         assert_equal(got[name], value, 1e-5, 1e-6, name)
+
+
+def test_whatever_convert_raises_is_a_conversion_error():
+    """One class to catch, as the interface promises; the exit codes of the command line stay apart."""
+    from mnnconvert.errors import ConversionError, GateError, UsageError
+
+    assert issubclass(UsageError, ConversionError) and issubclass(GateError, ConversionError)
+    assert (ConversionError.exit_code, UsageError.exit_code, GateError.exit_code) == (1, 2, 3)
