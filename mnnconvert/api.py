@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from mnnconvert.conversion import ConversionReport
     from mnnconvert.describe import ModelInfo
     from mnnconvert.runtime_ref.session import Session
-    from mnnconvert.verify.engines import Engine
     from mnnconvert.verify.verification import VerificationResult
 
 Progress = Callable[[str, float], None]
@@ -74,13 +73,6 @@ def verify(
     from mnnconvert.verification import verify_files
 
     return verify_files(Path(source), Path(mnn), inputs, gates, tolerance=tolerance, engine=engine, seed=seed)
-
-
-def source_engine(path: PathLike) -> Engine:
-    """The engine that runs a source model: onnxruntime for `.onnx`, our executor for `.mnn`."""
-    from mnnconvert.verification import open_source
-
-    return open_source(Path(path))
 
 
 def info(path: PathLike) -> ModelInfo:

@@ -78,6 +78,7 @@ class Conversion:
         self.source = Path(options.model_file or "")
         self.framework = options.framework or guess_framework(self.source)
         self.report = ConversionReport(str(self.source), options.mnn_model, self.framework)
+        self._engine: Engine | None = None  # of the source, opened once for both proofs
 
     def run(self) -> ConversionReport:
         """Convert (or, with `plan`, only say what would be done)."""
@@ -233,7 +234,8 @@ class Conversion:
             return None
         from mnnconvert.verification import open_source
 
-        return open_source(self.source)
+        self._engine = open_source(self.source)
+        return self._engine
 
     def _attempt(self, proof: Callable[[], VerificationResult]) -> VerificationResult | None:
         """The result of a proof; None with a note where the source engine takes none of the inputs we can make up."""
@@ -313,7 +315,7 @@ class Conversion:
 
     def _reference_for_file(self, graph: Graph) -> Engine | None:
         noted = [d for d in self.report.diagnostics if d.reference == "not-verified"]
-        return None if noted else self._reference(graph)
+        return None if noted else self._engine or self._reference(graph)
 
     def _check_recorded(self, path: Path) -> None:
         if self.options.testdir is None:

@@ -53,11 +53,6 @@ class Spec:
         return [d if d is None or isinstance(d, str) else int(d) for d in self.content.reshape(-1)]
 
 
-def spec_of(array: np.ndarray) -> Spec:
-    """The spec of an array whose content is known."""
-    return Spec(array.dtype, tuple(array.shape), array)
-
-
 def size_content(sizes: Sequence[Dim], scalar: bool = False) -> np.ndarray:
     """The content of an int32 tensor that holds sizes: int32 when all are known, else an object array."""
     exact = all(isinstance(s, int) for s in sizes)

@@ -35,7 +35,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Phase:
-    """Passes with one purpose. A phase without passes is where a hook of the caller runs."""
+    """Passes with one purpose."""
 
     name: str
     purpose: str
@@ -63,7 +63,6 @@ PHASES = (
         Entry("no_ops:RemoveNoOps"), Entry("constants:ShareConstants"),
         Entry("expressions:ShareExpressions"), Entry("dead_code:RemoveDeadCode"),
     )),
-    Phase("quantization", "Encode weights as the recipe says; the caller gives the pass.", ()),
     Phase("export", "Write what the target runtime computes wrong in another form.", (
         Entry("legalize:Legalize", level=0),
     )),
@@ -88,7 +87,7 @@ def pass_names() -> list[str]:
 
 def planned(
     *, level: int = 1, target: str = "mnn-3.6.1", disabled: Collection[str] = (),
-    options: Mapping[str, Any] | None = None, quantize: Pass | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> list[Pass]:  # fmt: skip
     """The passes that would run, in order. Raises `unknown-pass` when a name in `disabled` is none."""
     _check_names(disabled)
@@ -100,22 +99,20 @@ def planned(
             wanted = level >= entry.level and (not entry.option or settings[entry.option])
             if wanted and cls.name not in disabled:
                 result.append(_configured(cls, settings))
-        if phase.name == "quantization" and quantize is not None:
-            result.append(quantize)
     return result
 
 
 def run_pipeline(
     graph: Graph, *, level: int = 1, target: str = "mnn-3.6.1", disabled: Collection[str] = (),
-    options: Mapping[str, Any] | None = None, quantize: Pass | None = None, hook: Hook | None = None,
+    options: Mapping[str, Any] | None = None, hook: Hook | None = None,
 ) -> list[Report]:  # fmt: skip
     """Rewrite `graph` by all phases; the reports of the passes, in order.
 
-    `options` holds those of `DEFAULTS` and any field of a pass. `quantize` runs between fusion and export. `hook` is
-    called after each pass with the graph, the pass and its report. Raises `unknown-pass`, and what passes refuse.
+    `options` holds those of `DEFAULTS` and any field of a pass. `hook` is called after each
+    pass with the graph, the pass and its report. Raises `unknown-pass`, and what passes refuse.
     """
     reports = []
-    for each in planned(level=level, target=target, disabled=disabled, options=options, quantize=quantize):
+    for each in planned(level=level, target=target, disabled=disabled, options=options):
         reports.append(each.run(graph))
         if hook is not None:
             hook(graph, each, reports[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import mmap
 import uuid
@@ -162,23 +163,14 @@ def _metadata(graph: Graph) -> np.ndarray | None:
     if not pairs:
         return None
     attributes = [tables.Attribute(key=key, s=text) for key, text in pairs.items()]
-    sink = _Memory()
-    flatbuffer.write(tables.Extra(type="Meta", engine="MNN", attr=attributes), sink)  # type: ignore[arg-type]
-    return np.frombuffer(b"".join(sink.chunks), np.int8)
+    sink = io.BytesIO()
+    flatbuffer.write(tables.Extra(type="Meta", engine="MNN", attr=attributes), sink)
+    return np.frombuffer(sink.getvalue(), np.int8)
 
 
 def _has_named_size(value: Value) -> bool:
     """Whether a symbol has a name that the reader would not give it by itself (`input.axis`)."""
     return any(isinstance(d, str) and d != f"{value.name}.{i}" for i, d in enumerate(value.shape or ()))
-
-
-class _Memory:
-    def __init__(self) -> None:
-        self.chunks: list[bytes] = []
-
-    def write(self, data: bytes) -> int:
-        self.chunks.append(bytes(data))
-        return len(data)
 
 
 def _content_uuid(graph: Graph, biz_code: str) -> str:
