@@ -1,0 +1,109 @@
+#include "pool.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <new>
+
+namespace mnnk {
+namespace {
+
+constexpr auto SPIN = std::chrono::microseconds(50);  // a kernel is rarely longer away; a sleep costs about as much
+constexpr std::align_val_t ALIGNMENT{64};
+
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+Pool::Pool(int threads) : threads_(threads < 1 ? 1 : threads), scratch_(static_cast<size_t>(threads_)) {
+  for (int i = 1; i < threads_; ++i) workers_.emplace_back([this, i] { work(i); });
+}
+
+Pool::~Pool() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+    turn_.fetch_add(1);
+  }
+  wake_.notify_all();
+  for (auto& worker : workers_) worker.join();
+  for (auto& each : scratch_) ::operator delete(each.data, ALIGNMENT);
+}
+
+void* Pool::scratch(int thread, size_t bytes) {
+  Scratch& own = scratch_[static_cast<size_t>(thread)];
+  if (own.size < bytes) {
+    ::operator delete(own.data, ALIGNMENT);
+    own.data = nullptr;
+    own.size = 0;
+    own.data = ::operator new(bytes, ALIGNMENT);
+    own.size = bytes;
+  }
+  return own.data;
+}
+
+size_t Pool::scratch_bytes() const {
+  size_t sum = 0;
+  for (const auto& each : scratch_) sum += each.size;
+  return sum;
+}
+
+void Pool::run(Part part, const void* context) {
+  part_ = part;
+  context_ = context;
+  running_.store(threads_ - 1, std::memory_order_relaxed);
+  turn_.fetch_add(1);  // publishes the job
+  if (sleeping_.load() > 0) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    wake_.notify_all();
+  }
+  bool failed = false;
+  try {
+    part(context, 0);
+  } catch (const std::bad_alloc&) {
+    failed = true;
+  }
+  for (int turns = 0; running_.load(std::memory_order_acquire) > 0; ++turns) {
+    if (turns < 2000) relax(); else std::this_thread::yield();
+  }
+  if (failed_.exchange(false) || failed) throw std::bad_alloc();
+}
+
+// Whether a new turn came while spinning.
+bool Pool::spin(uint32_t seen) const {
+  const auto until = std::chrono::steady_clock::now() + SPIN;
+  do {
+    for (int i = 0; i < 64; ++i) {
+      if (turn_.load(std::memory_order_acquire) != seen) return true;
+      relax();
+    }
+  } while (std::chrono::steady_clock::now() < until);
+  return false;
+}
+
+void Pool::work(int thread) {
+  uint32_t seen = 0;
+  for (;;) {
+    if (!spin(seen)) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      sleeping_.fetch_add(1);
+      wake_.wait(lock, [&] { return turn_.load() != seen; });
+      sleeping_.fetch_sub(1);
+    }
+    ++seen;
+    if (stop_) return;
+    try {
+      part_(context_, thread);
+    } catch (const std::bad_alloc&) {
+      failed_ = true;
+    }
+    running_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+}  // namespace mnnk
