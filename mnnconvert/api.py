@@ -40,19 +40,18 @@ def convert_with(options: ConversionOptions, progress: Progress | None = None) -
     return Conversion(options, progress).run()
 
 
-def load(path: PathLike, *, backend: str = "cpu", threads: int = 0) -> Session:
+def load(path: PathLike, *, backend: str = "cpu", threads: int = 0, precision: str = "exact") -> Session:
     """A session for a `.mnn` file.
 
-    `backend` "cpu" takes the fastest that is built (at present the numpy reference, see `Session.backend`), "reference"
-    is the numpy definition. `threads` 0 leaves the number to the numerical library.
+    `backend` "cpu" runs compiled kernels (numpy where none were built, see `Session.backend`), "reference" the numpy
+    definitions. `threads` 0 takes as many as the process may use. `precision` "fast" lets products with coded weights
+    round their other operand to 8 bits.
     """
     from mnnconvert.runtime_ref.session import load as load_session
 
-    if backend not in ("cpu", "reference"):
-        raise UsageError.of("unsupported-backend", f"there is no backend '{backend}'", hint="cpu or reference")
     if threads < 0:
         raise UsageError.of("out-of-range", f"threads takes a number from 0 on, not {threads}")
-    return load_session(Path(path))
+    return load_session(Path(path), backend, threads, precision)
 
 
 def verify(

@@ -1,20 +1,22 @@
-"""Load a model and run it. The reference backend computes every op with its numpy definition."""
+"""Load a model and run it, with compiled kernels or with the numpy definitions of the ops."""
 
 from __future__ import annotations
 
-import time
+import os
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from mnnconvert.errors import ConversionError, Diagnostic, MnnConvertError, UsageError
+from mnnconvert.errors import ConversionError, Diagnostic, UsageError
 from mnnconvert.ir import F32, I8, U8, Graph, Node, Shape, Value
 from mnnconvert.ir.types import format_shape
 from mnnconvert.ops.layout import Opaque
+from mnnconvert.runtime_ref.reference import Recorder, ReferenceExecutor
 from mnnconvert.schema.reader import read_model
 
 Arrays = dict[str, np.ndarray]
@@ -32,31 +34,42 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class OpTime:
-    """Time and result bytes of one op in a profiled run."""
+    """Time and result bytes of one piece of work in a profiled run: a kernel of an op, or its numpy "reference"."""
 
     name: str
     kind: str
     seconds: float
     nbytes: int
+    kernel: str = "reference"
+
+
+class Executor(Protocol):
+    """What computes a graph."""
+
+    def run(
+        self, graph: Graph, feeds: dict[Value, np.ndarray], wanted: Iterable[Value], record: Recorder | None = None
+    ) -> dict[Value, np.ndarray]: ...
 
 
 class Session:
     """A model that is ready to run.
 
+    `backend` "cpu" runs compiled kernels on `threads` threads (0: as many as the process may use), or numpy where none
+    were built; `Session.backend` tells. "reference" runs the numpy definitions. With `precision` "fast", products with
+    coded weights round their other operand to 8 bits; "exact" computes them in float32.
     Sizes may differ from run to run wherever the model leaves them open. Feeds of another float or integer type are
-    converted when nothing is lost.
+    converted when nothing is lost. A session may be used from several threads; its runs follow one another.
     """
 
-    backend = "reference"
-
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph, backend: str = "cpu", threads: int = 0, precision: str = "exact"):
         self.graph = graph
         self.inputs = [TensorInfo(v.name, self._declared(v.name, v), v.shape) for v in graph.inputs]
         self.outputs = [TensorInfo(name, self._declared(name, v), v.shape) for name, v in graph.outputs]
         self._values = {v.name: v for v in graph.values()}
         _refuse_opaque(graph)
         _refuse_unmade(graph)
-        self._executor = _Executor(graph)
+        self._lock = threading.RLock()
+        self._executor, self.backend = _executor(graph, backend, threads, precision)
 
     def _declared(self, name: str, value: Value) -> np.dtype:
         return np.dtype(self.graph.source_types.get(name, str(value.dtype)))
@@ -64,17 +77,19 @@ class Session:
     def run(self, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None) -> Arrays:
         """The named outputs (all by default); any intermediate value may be named. Raises `bad-input`, `run-failed`."""
         wanted = self._wanted(outputs)
-        arrays = self._executor.run(self.graph, self._check(feeds), {v for _, v in wanted})
+        with self._lock:
+            arrays = self._executor.run(self.graph, self._check(feeds), {v for _, v in wanted})
         return {name: self._restore(name, arrays[value]) for name, value in wanted}
 
     def profile(self, feeds: Mapping[str, Any]) -> list[OpTime]:
         """Time and result bytes of every op, in order of execution."""
         times: list[OpTime] = []
 
-        def record(node: Node, seconds: float, results: Sequence[np.ndarray]) -> None:
-            times.append(OpTime(node.name, node.op.kind, seconds, sum(r.nbytes for r in results)))
+        def record(node: Node, kernel: str, seconds: float, nbytes: int) -> None:
+            times.append(OpTime(node.name, node.op.kind, seconds, nbytes, kernel))
 
-        self._executor.run(self.graph, self._check(feeds), self.graph.output_values, record)
+        with self._lock:
+            self._executor.run(self.graph, self._check(feeds), self.graph.output_values, record)
         return times
 
     def _wanted(self, outputs: Sequence[str] | None) -> list[tuple[str, Value]]:
@@ -103,9 +118,30 @@ class Session:
         return array != 0 if declared == "bool" else np.asarray(array)
 
 
-def load(path: str | Path) -> Session:
-    """A session for a `.mnn` file."""
-    return Session(read_model(Path(path)))
+def load(path: str | Path, backend: str = "cpu", threads: int = 0, precision: str = "exact") -> Session:
+    """A session for a `.mnn` file; see `Session`."""
+    return Session(read_model(Path(path)), backend, threads, precision)
+
+
+def _executor(graph: Graph, backend: str, threads: int, precision: str) -> tuple[Executor, str]:
+    if backend not in ("cpu", "reference"):
+        raise UsageError.of("unsupported-backend", f"there is no backend '{backend}'", hint="cpu or reference")
+    if precision not in ("exact", "fast"):
+        raise UsageError.of("out-of-range", f"precision is exact or fast, not '{precision}'")
+    if backend == "cpu":
+        from mnnconvert.runtime_ref.cpu.library import library
+
+        kernels = library()
+        if kernels is not None:
+            from mnnconvert.runtime_ref.cpu.executor import CpuExecutor
+
+            return CpuExecutor(graph, kernels, threads or usable_cores(), precision == "exact"), "cpu"
+    return ReferenceExecutor(graph), "reference"
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _refuse_opaque(graph: Graph) -> None:
@@ -170,64 +206,3 @@ def _check_shape(array: np.ndarray, value: Value, symbols: dict[str, int]) -> No
             f"the input '{value.name}' takes {format_shape(expected)}, not {list(array.shape)}",
             sizes=bound,
         )
-
-
-Recorder = Callable[[Node, float, Sequence[np.ndarray]], None]
-
-
-class _Executor:
-    """Computes graphs node by node and lets go of what nobody reads any more.
-
-    Constants are loaded, and decoded, when an op first reads them, and kept for the next run.
-    """
-
-    def __init__(self, graph: Graph):
-        self.subgraphs = {name: inner for g in graph.graphs() for name, inner in g.subgraphs.items()}
-        self.constants: dict[int, np.ndarray] = {}  # by identity of the tensor, which values may share
-
-    def run(
-        self, graph: Graph, feeds: dict[Value, np.ndarray], wanted: Iterable[Value], record: Recorder | None = None
-    ) -> dict[Value, np.ndarray]:
-        arrays, kept = dict(feeds), set(wanted)
-        left = Counter(v for n in graph.nodes for v in n.inputs)
-        for node in graph.nodes:
-            operands = [self._read(v, arrays) for v in node.inputs]
-            started = time.perf_counter()
-            results = self._compute(node, operands)
-            if record is not None:
-                record(node, time.perf_counter() - started, results)
-            arrays.update(zip(node.outputs, results, strict=False))
-            for value in node.inputs:
-                left[value] -= 1
-                if not left[value] and value not in kept:
-                    arrays.pop(value, None)
-        return {value: self._read(value, arrays) for value in kept}
-
-    def _read(self, value: Value, arrays: dict[Value, np.ndarray]) -> np.ndarray:
-        if value.tensor is None:
-            return arrays[value]
-        key = id(value.tensor)
-        if key not in self.constants:
-            self.constants[key] = value.tensor.numpy()
-        return self.constants[key]
-
-    def _compute(self, node: Node, operands: list[np.ndarray]) -> Sequence[np.ndarray]:
-        try:
-            with np.errstate(all="ignore"):
-                result = node.op.ref(*operands, call=self._call) if node.op.subgraphs() else node.op.ref(*operands)
-        except MnnConvertError:
-            raise
-        except (ValueError, IndexError, TypeError, ZeroDivisionError, MemoryError, OverflowError) as error:
-            shapes = ", ".join(str(list(o.shape)) for o in operands)
-            raise ConversionError.of(
-                "run-failed", f"{node.op.kind} failed: {error}", node=node.name, operands=shapes
-            ) from error
-        results = result if isinstance(result, tuple) else (result,)
-        return [np.asarray(r) for r in results]
-
-    def _call(self, name: str, operands: list[np.ndarray]) -> list[np.ndarray]:
-        """Run a subgraph, for ops of control flow."""
-        inner = self.subgraphs[name]
-        outputs = [v for _, v in inner.outputs]
-        arrays = self.run(inner, dict(zip(inner.inputs, operands, strict=True)), outputs)
-        return [arrays[v] for v in outputs]

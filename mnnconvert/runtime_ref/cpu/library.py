@@ -189,7 +189,9 @@ def library() -> Library | None:
     wanted = os.environ.get("MNNCONVERT_ISA")
     if wanted and wanted not in levels:
         raise UsageError.of(
-            "unsupported-backend", f"MNNCONVERT_ISA={wanted}: no such kernels here", hint=", ".join(levels) or "none built"
+            "unsupported-backend",
+            f"MNNCONVERT_ISA={wanted}: no such kernels here",
+            hint=", ".join(levels) or "none built",
         )
     ordinary = [level for level in levels if level in LEVELS]
     return load(wanted or ordinary[0]) if levels else None
@@ -199,5 +201,7 @@ def required() -> Library:
     """As `library`; ConversionError without compiled kernels."""
     found = library()
     if found is None:
-        raise ConversionError.of("unsupported-backend", "this installation has no compiled kernels", hint="--backend reference")
+        raise ConversionError.of(
+            "unsupported-backend", "this installation has no compiled kernels", hint="--backend reference"
+        )
     return found

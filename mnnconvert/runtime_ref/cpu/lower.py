@@ -1,0 +1,425 @@
+"""From a graph and the shapes of its inputs to steps: calls of compiled kernels, and ops that numpy computes.
+
+A lowering rule is a function for one op class:
+
+    @lowers(Softmax)
+    def softmax(ctx: Lowering, node: Node) -> bool:
+        x = ctx.read(node.inputs[0])                       # plain; or ctx.read_blocked(...)
+        y = ctx.result(node.output)                        # a new tensor for the result
+        ctx.call("softmax", x=x, y=y, rows=..., columns=...)
+        return True
+
+A rule that returns False, before it has called anything, leaves the op to the reference. Rules live in
+`lowering/<family>.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mnnconvert.ir import F32, Node, Value
+from mnnconvert.ir.types import Spec, known
+from mnnconvert.ops.activation import ReLU, ReLU6
+from mnnconvert.ops.elementwise import Binary, Unary
+from mnnconvert.runtime_ref.cpu.library import Kernel, Library, Pool, aligned_copy
+
+Sizes = tuple[int, ...]
+PLAIN, BLOCKED = "plain", "blocked"
+FOLD_ELEMENTS = 1 << 12  # shape arithmetic is done while a program is built
+
+ACTIVATIONS = {"IDENTITY": 0, "CLIP": 1, "SIGMOID": 2, "SILU": 3, "HARDSWISH": 4, "GELU_STANDARD": 5, "GELU": 6,
+               "TANH": 7, "LEAKY": 8}  # fmt: skip
+"""Functions of `Unary`, and CLIP and LEAKY, by the numbers of epilogue.h."""
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory that tensors lie in: a constant (`array`), fed from outside (`fed`), or a place in the arena."""
+
+    nbytes: int
+    array: np.ndarray | None = None
+    fed: Value | None = None
+    over: Buffer | None = None  # may take the place of this one
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A value as kernels see it: its logical shape, element type, layout, and `offset` bytes into a buffer.
+
+    Plain is row-major. Blocked is a feature map [N,C,...] stored as [N, ceil(C/lanes), ..., lanes]; lanes beyond C
+    hold finite numbers.
+    """
+
+    buffer: Buffer
+    shape: Sizes
+    dtype: np.dtype
+    layout: str = PLAIN
+    offset: int = 0
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+
+@dataclass(eq=False)
+class Call:
+    """A kernel applied to tensors."""
+
+    node: Node
+    kernel: Kernel
+    args: tuple[Tensor | None, ...]
+    params: tuple[int, ...]
+    scalars: tuple[float, ...]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [a for a in self.args if a is not None]
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of `y`, which kernels call what they make."""
+        made = dict(zip(self.kernel.args, self.args, strict=True)).get("y")
+        return made.nbytes if made is not None else 0
+
+
+@dataclass(eq=False)
+class Reference:
+    """An op that its numpy definition computes; results are copied to where the program wants them."""
+
+    node: Node
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [*self.inputs, *self.outputs]
+
+
+Step = Call | Reference
+Rule = Callable[["Lowering", Node], bool]
+RULES: dict[type, Rule] = {}
+
+
+def lowers(*ops: type) -> Callable[[Rule], Rule]:
+    """Decorator: this function lowers nodes of these op classes."""
+
+    def add(rule: Rule) -> Rule:
+        for op in ops:
+            if op in RULES:
+                raise TypeError(f"{op.__name__} has a lowering rule already")
+            RULES[op] = rule
+        return rule
+
+    return add
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What a kernel does to its result in registers: y = activation(result + residual).
+
+    `value` is what then leaves the kernel; `residual` has its shape. `params` and `scalars` are those that kernels with
+    an epilogue take.
+    """
+
+    value: Value
+    residual: Value | None = None
+    activation: int = 0
+    low: float = 0.0
+    high: float = 0.0
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The keywords `activation`, `low` and `high` of a kernel."""
+        return {"activation": self.activation, "low": self.low, "high": self.high}
+
+
+@dataclass
+class Constants:
+    """Arrays of one session that do not depend on shapes: decoded constants, and weights packed for a kernel."""
+
+    arrays: dict[object, np.ndarray] = field(default_factory=dict)
+
+    def get(self, key: object, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """The array under `key`, made at the first request; aligned to 64 bytes."""
+        if key not in self.arrays:
+            self.arrays[key] = aligned_copy(np.ascontiguousarray(make()))
+        return self.arrays[key]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(a.nbytes for a in self.arrays.values())
+
+
+class Lowering:
+    """Builds the steps for one set of shapes; rules talk to it.
+
+    `steps` are in order of execution. `wanted` values are needed after them, and never fused away. `exact` is False
+    where activations may be rounded to integers for speed.
+    """
+
+    def __init__(
+        self, library: Library, pool: Pool, constants: Constants, wanted: Collection[Value], exact: bool = True
+    ):
+        self.library = library
+        self.lanes = library.lanes
+        self.pool = pool
+        self.constants = constants
+        self.exact = exact
+        self.wanted = set(wanted)
+        self.steps: list[Step] = []
+        self.specs: dict[Value, Spec] = {}
+        self._tensors: dict[Value, dict[str, Tensor]] = {}
+        self._stage: set[Node] = set()
+        self._skipped: set[Node] = set()
+        self._current: Node | None = None
+
+    # What rules ask.
+
+    def shape(self, value: Value) -> Sizes:
+        """The sizes of a value, all known."""
+        return tuple(self.specs[value].shape or ()) if value in self.specs else tuple(value.shape or ())  # type: ignore[arg-type]
+
+    def constant(self, value: Value) -> np.ndarray | None:
+        """The content where it does not depend on the data of a run: constants, and arithmetic on shapes."""
+        if value.tensor is not None:
+            return self.constants.get(id(value.tensor), value.tensor.numpy)
+        return self.specs[value].constant
+
+    def is_ready(self, value: Value) -> bool:
+        """Whether a value is there before the node that is being lowered."""
+        return (
+            value.tensor is not None or value in self._tensors or self.specs.get(value, value.spec).constant is not None
+        )
+
+    def layouts(self, value: Value) -> Collection[str]:
+        """The layouts in which a value lies already."""
+        return self._tensors.get(value, {}).keys()
+
+    def read(self, value: Value) -> Tensor:
+        """A value in plain layout."""
+        return self._in(value, PLAIN)
+
+    def read_blocked(self, value: Value) -> Tensor:
+        """A float feature map [N,C,...] in blocked layout."""
+        return self._in(value, BLOCKED)
+
+    def packed(self, value: Value, form: object, make: Callable[[], np.ndarray]) -> Tensor:
+        """A constant in another form, made by `make()` once per session and kept under (constant, form)."""
+        return self.static(("packed", id(value.tensor), form), make)
+
+    def static(self, key: object, make: Callable[[], np.ndarray]) -> Tensor:
+        """An array that depends on nothing but `key`."""
+        array = self.constants.get(key, make)
+        return Tensor(Buffer(array.nbytes, array=array), array.shape, array.dtype)
+
+    def literal(self, array: np.ndarray) -> Tensor:
+        """A small array that belongs to this program alone: tables of strides, pointers into a chain."""
+        array = aligned_copy(np.ascontiguousarray(array))
+        return Tensor(Buffer(array.nbytes, array=array), array.shape, array.dtype)
+
+    def only_user(self, value: Value) -> Node | None:
+        """The one node that reads a value, once, if nothing else needs it: it may be computed together with it."""
+        if value in self.wanted or len(value.users) != 1 or value.tensor is not None:
+            return None
+        return value.users[0] if value.users[0] in self._stage else None
+
+    def epilogue(self, node: Node, activation: str = "", residual: bool = True) -> Epilogue:
+        """What of the following nodes the kernel of `node` can do: an Add of a value that is ready, an activation.
+
+        `activation` is the one that the op has itself ("", "relu", "relu6"). Call `ctx.fuse(node, epilogue)` to use it.
+        """
+        if activation:
+            return Epilogue(node.output, None, ACTIVATIONS["CLIP"], 0.0, 6.0 if activation == "relu6" else math.inf)
+        value, added = node.output, None
+        user = self.only_user(value)
+        if residual and user is not None and isinstance(user.op, Binary) and user.op.function == "ADD":
+            other = next((v for v in user.inputs if v is not value), None)
+            if other is not None and self.is_ready(other) and self.shape(other) == self.shape(value):
+                value, added = user.output, other
+                if user.op.activation:
+                    return Epilogue(value, added, ACTIVATIONS["CLIP"], 0.0, math.inf)
+                user = self.only_user(value)
+        found = _activation(user)
+        return Epilogue(user.output, added, *found) if user is not None and found else Epilogue(value, added)
+
+    def fuse(self, node: Node, epilogue: Epilogue) -> None:
+        """Mark the nodes that an epilogue covers as computed by the present rule."""
+        value = node.output
+        while value is not epilogue.value:
+            user = value.users[0]
+            self._skipped.add(user)
+            value = user.output
+
+    def skip(self, *nodes: Node) -> None:
+        """Mark nodes as computed by the present rule."""
+        self._skipped.update(nodes)
+
+    # What rules do.
+
+    def tensor(self, shape: Sequence[int], dtype: Any = F32, layout: str = PLAIN, over: Tensor | None = None) -> Tensor:
+        """A new tensor of the arena. `over` may be overwritten by it, element by element, once nobody reads it."""
+        dtype = np.dtype(dtype)
+        nbytes = math.prod(self.stored(shape, layout)) * dtype.itemsize
+        legal = over is not None and over.buffer.array is None and over.buffer.fed is None and not over.offset
+        return Tensor(
+            Buffer(nbytes, over=over.buffer if over is not None and legal else None), tuple(shape), dtype, layout
+        )
+
+    def stored(self, shape: Sequence[int], layout: str) -> Sizes:
+        """The sizes as they lie in memory."""
+        if layout == PLAIN:
+            return tuple(shape)
+        n, c, *spatial = shape
+        return (n, -(-c // self.lanes), *spatial, self.lanes)
+
+    def result(self, value: Value, layout: str = PLAIN, over: Tensor | None = None) -> Tensor:
+        """A new tensor that will hold a value."""
+        made = self.tensor(self.shape(value), value.dtype, layout, over)
+        self.define(value, made)
+        return made
+
+    def define(self, value: Value, tensor: Tensor) -> None:
+        """From now on a value lies in `tensor` (too)."""
+        self._tensors.setdefault(value, {})[tensor.layout] = tensor
+
+    def alias(self, value: Value, source: Value) -> None:
+        """A value equals another, element by element and in shape: it lies where that lies."""
+        if not self._tensors.get(source):
+            self.read(source)
+        self._tensors[value] = dict(self._tensors[source])
+
+    def view(self, tensor: Tensor, shape: Sequence[int], offset: int = 0) -> Tensor:
+        """The same memory, `offset` elements on, under another shape."""
+        return Tensor(tensor.buffer, tuple(shape), tensor.dtype, PLAIN, tensor.offset + offset * tensor.dtype.itemsize)
+
+    def call(self, kernel: str, **values: Any) -> None:
+        """Append a call: tensors (or None) and numbers by the names that the kernel declares."""
+        found = self.library.kernels[kernel]
+        try:
+            args = tuple(values.pop(n) for n in found.args)
+            params = tuple(int(values.pop(n)) for n in found.params)
+            scalars = tuple(float(values.pop(n)) for n in found.scalars)
+        except KeyError as error:
+            raise TypeError(f"{kernel} needs {error}") from error
+        if values:
+            raise TypeError(f"{kernel} has no {', '.join(values)}")
+        assert self._current is not None
+        self.steps.append(Call(self._current, found, args, params, scalars))
+
+    def once(self, kernel: str, **values: Any) -> None:
+        """Run a kernel now, on arrays: for packers."""
+        self.library.call(kernel, self.pool, **values)
+
+    # The walk over the graph.
+
+    def feed(self, value: Value, shape: Sizes, content: np.ndarray | None = None) -> None:
+        """A value comes from outside, plain, with these sizes and perhaps always with this content."""
+        self.specs[value] = Spec(value.dtype, shape, content)
+        nbytes = math.prod(shape) * value.dtype.itemsize
+        self.define(value, Tensor(Buffer(nbytes, fed=value), shape, value.dtype))
+
+    def lower(self, nodes: Sequence[Node]) -> int:
+        """Lower nodes in order; returns how many: all, or those before the first whose sizes depend on data."""
+        stop = next((i for i, node in enumerate(nodes) if not self._sized(node)), len(nodes))
+        self._stage = set(nodes[:stop])
+        for node in nodes[:stop]:
+            self._lower(node)
+        return stop
+
+    def _sized(self, node: Node) -> bool:
+        """Find the sizes, and where possible the contents, of the results of a node."""
+        operands = [self._operand(v) for v in node.inputs]
+        if node.op.subgraphs():
+            return False
+        try:
+            result = node.op.infer(*operands)
+        except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError):
+            return False  # the reference will say what is wrong
+        specs = (result,) if isinstance(result, Spec) else tuple(result)
+        if not all(known(s.shape) for s in specs):
+            return False
+        contents = self._folded(node, operands, specs)
+        for value, spec, content in zip(node.outputs, specs, contents, strict=False):
+            self.specs[value] = Spec(spec.dtype, spec.shape, content)
+        return True
+
+    def _operand(self, value: Value) -> Spec:
+        return self.specs.get(value, value.spec)
+
+    def _folded(self, node: Node, operands: Sequence[Spec], specs: Sequence[Spec]) -> Sequence[np.ndarray | None]:
+        """Arithmetic on shapes, and on constants that are no larger."""
+        if all(s.constant is not None for s in specs):
+            return [s.constant for s in specs]
+        small = [math.prod(s.shape or ()) <= FOLD_ELEMENTS for s in (*operands, *specs)]  # type: ignore[arg-type]
+        if not node.op.pure or not operands or not all(small):
+            return [None] * len(specs)
+        arrays = [self.constant(v) for v in node.inputs]
+        if any(a is None for a in arrays):
+            return [None] * len(specs)
+        with np.errstate(all="ignore"):
+            try:
+                result = node.op.ref(*arrays)
+            except (ValueError, IndexError, TypeError, ArithmeticError):
+                return [None] * len(specs)
+        return [np.asarray(r) for r in (result if isinstance(result, tuple) else (result,))]
+
+    def _lower(self, node: Node) -> None:
+        if node in self._skipped or all(self.specs[v].constant is not None for v in node.outputs):
+            return
+        self._current = node
+        if node.op.pure and all(0 in self.shape(v) for v in node.outputs):
+            for value in node.outputs:
+                self.result(value)
+            return
+        rule = RULES.get(type(node.op))
+        if rule is None or not rule(self, node):
+            self._refer(node)
+
+    def _refer(self, node: Node) -> None:
+        inputs = [self.read(v) for v in node.inputs]
+        self.steps.append(Reference(node, inputs, [self.result(v) for v in node.outputs]))
+
+    def _in(self, value: Value, layout: str) -> Tensor:
+        found = self._tensors.setdefault(value, {})
+        if not found:
+            content = self.constant(value)
+            if content is None:
+                raise KeyError(f"'{value.name}' is read before it is computed")
+            found[PLAIN] = self._constant_tensor(value, content)
+        if layout not in found:
+            source = next(iter(found.values()))
+            found[layout] = self._converted(source, layout)
+        return found[layout]
+
+    def _constant_tensor(self, value: Value, content: np.ndarray) -> Tensor:
+        if value.tensor is None:
+            return self.literal(np.asarray(content, value.dtype))
+        return Tensor(Buffer(content.nbytes, array=content), tuple(content.shape), content.dtype)
+
+    def _converted(self, source: Tensor, layout: str) -> Tensor:
+        made = self.tensor(source.shape, source.dtype, layout)
+        n, c, *spatial = source.shape
+        kernel = "nchw_to_blocked" if layout == BLOCKED else "blocked_to_nchw"
+        self.call(kernel, x=source, y=made, batch=n, channels=c, pixels=math.prod(spatial))
+        return made
+
+
+def _activation(node: Node | None) -> tuple[int, float, float] | None:
+    """Number, low and high of a node that is an activation kernels have in their epilogue."""
+    op = None if node is None else node.op
+    if isinstance(op, Unary) and op.function in ACTIVATIONS:
+        return ACTIVATIONS[op.function], 0.0, 0.0
+    if isinstance(op, ReLU6):
+        return ACTIVATIONS["CLIP"], op.minimum, op.maximum
+    if isinstance(op, ReLU):
+        return (ACTIVATIONS["LEAKY"], op.slope, 0.0) if op.slope else (ACTIVATIONS["CLIP"], 0.0, math.inf)
+    return None

@@ -1,0 +1,173 @@
+"""A lowered stage of a graph as flat arrays, and its run: one call into the library per stretch of kernels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mnnconvert.ir import Node, Value
+from mnnconvert.runtime_ref.cpu.library import Library, Pool, aligned
+from mnnconvert.runtime_ref.cpu.lower import Buffer, Call, Lowering, Reference, Tensor
+from mnnconvert.runtime_ref.planner import Lifetime, plan
+from mnnconvert.runtime_ref.reference import Recorder
+
+Compute = Callable[[Node, list[np.ndarray]], Sequence[np.ndarray]]
+
+
+@dataclass(eq=False)
+class _Stretch:
+    """Consecutive kernel calls, as engine.cpp wants them."""
+
+    calls: list[Call]
+    program: np.ndarray
+    args: np.ndarray
+    params: np.ndarray
+    scalars: np.ndarray
+
+
+class Program:
+    """The steps of one stage, placed in an arena.
+
+    Not for several threads at once: they would share the arena.
+    """
+
+    def __init__(self, lowering: Lowering, results: Mapping[Value, Tensor]):
+        self.library: Library = lowering.library
+        self.pool: Pool = lowering.pool
+        self.results = dict(results)
+        self._steps = lowering.steps
+        self._tensors = _unique([*(t for s in self._steps for t in s.tensors), *self.results.values()])
+        self._arena = self._place()
+        self._slots, self._fed = self._bind()
+        self._views = {id(t): self._view(t) for t in self._seen_by_numpy() if t.buffer.fed is None}
+        self._parts: list[_Stretch | Reference] = list(self._grouped())
+
+    @property
+    def arena_bytes(self) -> int:
+        """Memory for all intermediate values."""
+        return int(self._arena.nbytes)
+
+    def run(
+        self, feeds: Mapping[Value, np.ndarray], compute: Compute, record: Recorder | None = None
+    ) -> dict[Value, np.ndarray]:
+        """The results, as views that are good until the next run; feeds are contiguous arrays of the planned shapes."""
+        for slot, buffer_value, offset in self._fed:
+            self._slots[slot] = feeds[buffer_value].ctypes.data + offset
+        for part in self._parts:
+            if isinstance(part, Reference):
+                self._refer(part, feeds, compute, record)
+            elif record is None:
+                self.library.run(self.pool, part.program, part.args, part.params, part.scalars, self._slots)
+            else:
+                self._timed(part, record)
+        return {value: self._array(tensor, feeds) for value, tensor in self.results.items()}
+
+    def _timed(self, part: _Stretch, record: Recorder) -> None:
+        seconds = np.zeros(len(part.calls))
+        self.library.run(self.pool, part.program, part.args, part.params, part.scalars, self._slots, seconds)
+        for call, spent in zip(part.calls, seconds, strict=True):
+            record(call.node, call.kernel.name, float(spent), call.result_bytes)
+
+    def _refer(
+        self, step: Reference, feeds: Mapping[Value, np.ndarray], compute: Compute, record: Recorder | None
+    ) -> None:
+        operands = [self._array(t, feeds) for t in step.inputs]
+        started = time.perf_counter()
+        results = compute(step.node, operands)
+        for tensor, result in zip(step.outputs, results, strict=False):
+            view = self._views[id(tensor)]
+            if result.shape != view.shape or result.dtype != view.dtype:
+                raise AssertionError(
+                    f"{step.node.op.kind} gave {result.dtype} {result.shape}, its shape rule {view.dtype} {view.shape}"
+                )
+            view[...] = result
+        if record is not None:
+            record(step.node, "reference", time.perf_counter() - started, sum(r.nbytes for r in results))
+
+    def _array(self, tensor: Tensor, feeds: Mapping[Value, np.ndarray]) -> np.ndarray:
+        if tensor.buffer.fed is None:
+            return self._views[id(tensor)]
+        raw = feeds[tensor.buffer.fed].reshape(-1).view(np.uint8)
+        return _typed(raw, tensor)
+
+    def _seen_by_numpy(self) -> list[Tensor]:
+        steps = [s for s in self._steps if isinstance(s, Reference)]
+        return [*(t for s in steps for t in s.tensors), *self.results.values()]
+
+    def _place(self) -> np.ndarray:
+        """The arena; sets where each of its buffers lies."""
+        lives = self._lifetimes()
+        index = {id(b): i for i, (b, _, _) in enumerate(lives)}
+        arena = plan([Lifetime(b.nbytes, first, last, index.get(id(b.over))) for b, first, last in lives])
+        self._offsets = {id(b): offset for (b, _, _), offset in zip(lives, arena.offsets, strict=True)}
+        return aligned((max(arena.nbytes, 1),), np.uint8)
+
+    def _lifetimes(self) -> list[tuple[Buffer, int, int]]:
+        lives: dict[int, tuple[Buffer, int, int]] = {}
+        uses = [(i, t) for i, step in enumerate(self._steps) for t in step.tensors]
+        uses += [(len(self._steps), t) for t in self.results.values()]
+        for i, tensor in uses:
+            buffer = tensor.buffer
+            if buffer.array is None and buffer.fed is None:
+                _, first, last = lives.get(id(buffer), (buffer, i, i))
+                lives[id(buffer)] = (buffer, min(first, i), max(last, i))
+        return list(lives.values())
+
+    def _bind(self) -> tuple[np.ndarray, list[tuple[int, Value, int]]]:
+        """A pointer per tensor, slot 0 being none; and which slots are fed at each run."""
+        slots, fed = np.zeros(len(self._tensors) + 1, np.uintp), []
+        self._slot = {id(t): i for i, t in enumerate(self._tensors, 1)}
+        for tensor in self._tensors:
+            slot, buffer = self._slot[id(tensor)], tensor.buffer
+            if buffer.fed is not None:
+                fed.append((slot, buffer.fed, tensor.offset))
+            else:
+                slots[slot] = self._memory(buffer).ctypes.data + tensor.offset
+        return slots, fed
+
+    def _memory(self, buffer: Buffer) -> np.ndarray:
+        if buffer.array is not None:
+            return buffer.array
+        offset = self._offsets[id(buffer)]
+        return self._arena[offset : offset + buffer.nbytes]
+
+    def _view(self, tensor: Tensor) -> np.ndarray:
+        return _typed(self._memory(tensor.buffer).reshape(-1).view(np.uint8), tensor)
+
+    def _grouped(self) -> Sequence[_Stretch | Reference]:
+        parts: list[_Stretch | Reference] = []
+        calls: list[Call] = []
+        for step in [*self._steps, None]:
+            if isinstance(step, Call):
+                calls.append(step)
+                continue
+            if calls:
+                parts.append(self._stretch(calls))
+            calls = []
+            if step is not None:
+                parts.append(step)
+        return parts
+
+    def _stretch(self, calls: list[Call]) -> _Stretch:
+        rows: list[tuple[int, ...]] = []
+        args: list[int] = []
+        params: list[int] = []
+        scalars: list[float] = []
+        for call in calls:
+            rows.append((call.kernel.address, len(args), len(call.args), len(params), len(scalars)))
+            args += [0 if t is None else self._slot[id(t)] for t in call.args]
+            params += call.params
+            scalars += call.scalars
+        return _Stretch(calls, np.array(rows, np.int64), np.array(args, np.int64), np.array([*params, 0], np.int64),
+                        np.array([*scalars, 0], np.float32))  # fmt: skip
+
+
+def _typed(raw: np.ndarray, tensor: Tensor) -> np.ndarray:
+    return raw[tensor.offset : tensor.offset + tensor.nbytes].view(tensor.dtype).reshape(tensor.shape)
+
+
+def _unique(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return list({id(t): t for t in tensors}.values())

@@ -1,0 +1,46 @@
+// The inner loop of the kernels that multiply pixels of blocked maps by packed weights (Winograd, deconvolution).
+//
+// A panel is `rows` pixels x PANEL output channels in registers: rows x 2 accumulators, per input channel two vectors
+// of weights and a broadcast of each pixel. Pixels lie `lanes` floats apart, as neighbours of a blocked map do, so that
+// every address of a block of input channels is one register plus a constant. Weights of a panel are [inputs][PANEL].
+#pragma once
+#include "simd.h"
+
+#include <array>
+#include <utility>
+
+namespace mnnk {
+
+constexpr int PANEL = 2 * lanes;  // output channels of a panel
+
+// Most rows of a panel: 2 x rows accumulators, two weights and a broadcast in 16 or 32 registers.
+#if defined(__aarch64__)
+constexpr int MOST_ROWS = 12;
+#else
+constexpr int MOST_ROWS = lanes == 16 ? 14 : lanes == 8 ? 6 : 4;  // without FMA, the product needs a register as well
+#endif
+
+// acc[r][..] += sum over `blocks` blocks of input channels of a[block * step + r * lanes + channel] * b[channel][..]
+template <int ROWS>
+MNNK_INLINE void accumulate(vf (&acc)[ROWS][2], const float* a, int64_t step, const float* b, int64_t blocks) {
+  for (int64_t block = 0; block < blocks; ++block, a += step, b += lanes * PANEL) {
+#pragma GCC unroll 8
+    for (int k = 0; k < lanes; ++k) {
+      const vf b0 = load(b + k * PANEL), b1 = load(b + k * PANEL + lanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; ++r) {
+        const vf each = splat(a[r * lanes + k]);
+        acc[r][0] = fma(each, b0, acc[r][0]);
+        acc[r][1] = fma(each, b1, acc[r][1]);
+      }
+    }
+  }
+}
+
+// F<1>::run .. F<MOST_ROWS>::run, to be called by the number of rows less one.
+template <template <int> class F, size_t... N> constexpr auto by_rows(std::index_sequence<N...>) {
+  return std::array{&F<static_cast<int>(N) + 1>::run...};
+}
+template <template <int> class F> constexpr auto by_rows() { return by_rows<F>(std::make_index_sequence<MOST_ROWS>{}); }
+
+}  // namespace mnnk

@@ -1,0 +1,82 @@
+"""The reference: every op computed by its numpy definition, node by node."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from mnnconvert.errors import ConversionError, MnnConvertError
+from mnnconvert.ir import Graph, Node, Value
+
+Arrays = dict[Value, np.ndarray]
+Recorder = Callable[[Node, str, float, int], None]
+"""Told of each piece of work: the node, the kernel (or "reference"), seconds, and bytes of the results."""
+
+Run = Callable[[Graph, Arrays, Iterable[Value]], Arrays]
+
+
+class Definitions:
+    """Computes single ops by their numpy definition; the graphs that ops of control flow run go through `run`."""
+
+    def __init__(self, graph: Graph, run: Run):
+        self._subgraphs = {name: inner for g in graph.graphs() for name, inner in g.subgraphs.items()}
+        self._run = run
+
+    def compute(self, node: Node, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The results of a node; `run-failed` with its name where numpy cannot compute it."""
+        try:
+            with np.errstate(all="ignore"):
+                result = node.op.ref(*operands, call=self._call) if node.op.subgraphs() else node.op.ref(*operands)
+        except MnnConvertError:
+            raise
+        except (ValueError, IndexError, TypeError, ZeroDivisionError, MemoryError, OverflowError) as error:
+            shapes = ", ".join(str(list(o.shape)) for o in operands)
+            raise ConversionError.of(
+                "run-failed", f"{node.op.kind} failed: {error}", node=node.name, operands=shapes
+            ) from error
+        return [np.asarray(r) for r in (result if isinstance(result, tuple) else (result,))]
+
+    def _call(self, name: str, operands: list[np.ndarray]) -> list[np.ndarray]:
+        inner = self._subgraphs[name]
+        outputs = [v for _, v in inner.outputs]
+        arrays = self._run(inner, dict(zip(inner.inputs, operands, strict=True)), outputs)
+        return [arrays[v] for v in outputs]
+
+
+class ReferenceExecutor:
+    """Computes graphs node by node and lets go of what nobody reads any more.
+
+    Constants are loaded, and decoded, when an op first reads them, and kept for the next run.
+    """
+
+    def __init__(self, graph: Graph):
+        self._definitions = Definitions(graph, self.run)
+        self._constants: dict[int, np.ndarray] = {}  # by identity of the tensor, which values may share
+
+    def run(self, graph: Graph, feeds: Arrays, wanted: Iterable[Value], record: Recorder | None = None) -> Arrays:
+        """The wanted values for these inputs."""
+        arrays, kept = dict(feeds), set(wanted)
+        left = Counter(v for n in graph.nodes for v in n.inputs)
+        for node in graph.nodes:
+            operands = [self._read(v, arrays) for v in node.inputs]
+            started = time.perf_counter()
+            results = self._definitions.compute(node, operands)
+            if record is not None:
+                record(node, "reference", time.perf_counter() - started, sum(r.nbytes for r in results))
+            arrays.update(zip(node.outputs, results, strict=False))
+            for value in node.inputs:
+                left[value] -= 1
+                if not left[value] and value not in kept:
+                    arrays.pop(value, None)
+        return {value: self._read(value, arrays) for value in kept}
+
+    def _read(self, value: Value, arrays: Arrays) -> np.ndarray:
+        if value.tensor is None:
+            return arrays[value]
+        key = id(value.tensor)
+        if key not in self._constants:
+            self._constants[key] = value.tensor.numpy()
+        return self._constants[key]
