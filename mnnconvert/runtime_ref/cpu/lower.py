@@ -151,7 +151,7 @@ class Constants:
     def get(self, key: object, make: Callable[[], np.ndarray]) -> np.ndarray:
         """The array under `key`, made at the first request; aligned to 64 bytes."""
         if key not in self.arrays:
-            self.arrays[key] = aligned_copy(np.ascontiguousarray(make()))
+            self.arrays[key] = aligned_copy(make())
         return self.arrays[key]
 
     @property
@@ -223,7 +223,7 @@ class Lowering:
 
     def literal(self, array: np.ndarray) -> Tensor:
         """A small array that belongs to this program alone: tables of strides, pointers into a chain."""
-        array = aligned_copy(np.ascontiguousarray(array))
+        array = aligned_copy(array)
         return Tensor(Buffer(array.nbytes, array=array), array.shape, array.dtype)
 
     def only_user(self, value: Value) -> Node | None:

@@ -109,33 +109,47 @@ template <int R, int V> MNNK_INLINE void accumulate(const Left& a, const Right& 
   }
 }
 
+// The sums of a tile that only counts `columns` columns, brought to y one vector part at a time.
+__attribute__((noinline)) inline void finish_part(const float* sums, int64_t rows, int64_t columns, const Output& y) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t j = 0; j < columns; j += lanes) {
+      const int64_t count = smaller<int64_t>(lanes, columns - j), at = r * y.row + j;
+      vf sum = load(sums + r * panel + j);
+      if (y.bias) sum = sum + load_part(y.bias + j, count);
+      if (y.residual) sum = sum + load_part(y.residual + at, count);
+      store_part(y.data + at, min(splat(y.high), max(splat(y.low), sum)), count);
+    }
+}
+
 // A column of tiles: `tiles` times R rows of a, V vectors of b, of which `columns` count (all, but in the last panel).
 template <int R, int V>
 void sweep(Left a, const Right& b, int64_t k, Output y, int64_t tiles, int64_t columns) {
   const vf low = splat(y.low), high = splat(y.high);
-  const auto finish = [&](int r, int v, vf sum, auto get, auto put) MNNK_LAMBDA_INLINE {
-    if (y.bias) sum = sum + get(y.bias + v * lanes);
-    if (y.residual) sum = sum + get(y.residual + r * y.row + v * lanes);
-    put(y.data + r * y.row + v * lanes, min(high, max(low, sum)));
-  };
   for (; tiles > 0; --tiles) {
     vf acc[R][V] = {};
     accumulate<R, V>(a, b, k, acc);
-    if (columns >= V * lanes) {
+    if (V > 2 || columns == V * lanes) {
+      const float* residual = y.residual;
+      float* to = y.data;
 #pragma GCC unroll 16
-      for (int r = 0; r < R; ++r)
-#pragma GCC unroll 16
-        for (int v = 0; v < V; ++v)
-          finish(r, v, acc[r][v], [](const float* p) { return load(p); }, [](float* p, vf x) { store(p, x); });
-    } else if constexpr (V <= 2) {
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r)
+      for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
         for (int v = 0; v < V; ++v) {
-          const int64_t count = smaller<int64_t>(lanes, columns - v * lanes);
-          finish(r, v, acc[r][v], [count](const float* p) { return load_part(p, count); },
-                 [count](float* p, vf x) { store_part(p, x, count); });
+          vf sum = acc[r][v];
+          if (y.bias) sum = sum + load(y.bias + v * lanes);
+          if (residual) sum = sum + load(residual + v * lanes);
+          store(to + v * lanes, min(high, max(low, sum)));
         }
+        to += y.row;
+        if (residual) residual += y.row;
+      }
+    } else {
+      alignas(64) float sums[R * panel];
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r)
+#pragma GCC unroll 16
+        for (int v = 0; v < smaller(V, 2); ++v) store(sums + r * panel + v * lanes, acc[r][v]);
+      finish_part(sums, R, columns, y);
     }
     a.data += R * a.row;
     y = y.at(R, 0);

@@ -26,6 +26,7 @@ MNNK_INLINE void accumulate(vf (&acc)[ROWS][2], const float* a, int64_t step, co
   for (int64_t block = 0; block < blocks; ++block, a += step, b += lanes * PANEL) {
 #pragma GCC unroll 8
     for (int k = 0; k < lanes; ++k) {
+      __builtin_prefetch(b + k * PANEL + 512);
       const vf b0 = load(b + k * PANEL), b1 = load(b + k * PANEL + lanes);
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; ++r) {

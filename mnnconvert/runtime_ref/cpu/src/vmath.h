@@ -1,54 +1,170 @@
 // Elementary functions on vectors of floats.
 //
-// Cephes-style range reduction with minimax polynomials; errors are in units in the last place (ulp), measured against
-// float64 over the whole range by tests/cpu/test_vmath.py.
+// The argument is reduced to a small interval, where a polynomial stands for the function (vmath_fits.h). Errors are in
+// units in the last place (ulp), measured against float64 over the whole range by tests/runtime_ref/cpu/test_vmath.py.
+// NaN stays NaN; infinities and zeros give the limits of the functions.
 #pragma once
 #include "simd.h"
+#include "vmath_fits.h"
 
 namespace mnnk {
 
-// e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln 2 / 2; e^r by its series to r^7 (minimax coefficients). At most 2 ulp;
-// inf above 88.72, 0 below -103.97, NaN stays.
+template <int N> MNNK_INLINE vf horner(vf x, const float (&c)[N]) {
+  vf p = splat(c[N - 1]);
+#pragma GCC unroll 16
+  for (int i = N - 2; i >= 0; --i) p = fma(p, x, splat(c[i]));
+  return p;
+}
+
+MNNK_INLINE bool any(vi mask) {
+  uint64_t words[lanes / 2], sum = 0;
+  std::memcpy(words, &mask, sizeof words);
+  for (uint64_t word : words) sum |= word;
+  return sum != 0;
+}
+
+MNNK_INLINE vf copy_sign(vf size, vf sign) {
+  return as_float((as_int(size) & splat_int(0x7fffffff)) | (as_int(sign) & splat_int(INT32_MIN)));
+}
+
+// A number this large has its ones in the last place: adding it rounds a small float to an integer (half to even), which
+// then stands in the low bits of the sum.
+constexpr float ROUNDER = 12582912.0f;  // 1.5 * 2^23
+
+// x = n ln 2 + r, |r| <= ln 2 / 2, for |x| < 2^20; `shifted` is n + ROUNDER.
+struct ExpParts {
+  vf r, shifted;
+};
+constexpr float LN2_HIGH = 355.0f / 512.0f;  // few bits, so that its products with n are exact
+constexpr float LN2_LOW = -2.12194440054690583e-4f;
+MNNK_INLINE ExpParts exp_parts(vf x) {
+  const vf shifted = fma(x, splat(1.44269504f), splat(ROUNDER));
+  const vf n = shifted - splat(ROUNDER);
+  return {fma(n, splat(-LN2_LOW), fma(n, splat(-LN2_HIGH), x)), shifted};
+}
+// e^r - 1
+MNNK_INLINE vf exp_rest(vf r) { return fma(r * r, horner(r, EXP_FIT), r); }
+// 2^(n + by)
+MNNK_INLINE vf power_of_2(vf shifted, int by) { return as_float((as_int(shifted) << 23) + splat_int((127 + by) << 23)); }
+
+// e^x. At most 2 ulp, also where the result is below the normal range: there it is rounded once.
 MNNK_INLINE vf exp(vf x) {
-  const vf clamped = min(splat(89.0f), max(splat(-104.0f), x));
-  const vf n = round_even(clamped * splat(1.44269504f));
-  vf r = fma(n, splat(-0.693359375f), clamped);
-  r = fma(n, splat(2.12194440e-4f), r);
-  vf p = splat(1.9875691500e-4f);
-  p = fma(p, r, splat(1.3981999507e-3f));
-  p = fma(p, r, splat(8.3334519073e-3f));
-  p = fma(p, r, splat(4.1665795894e-2f));
-  p = fma(p, r, splat(1.6666665459e-1f));
-  p = fma(p, r, splat(5.0000001201e-1f));
-  const vf y = fma(p * r, r, r) + splat(1.0f);
-  // 2^n in two steps, so that results below the normal range are rounded, not flushed
-  const vi whole = truncate_to_int(n == n ? n : vf{});
-  const vi half = whole >> 1;
-  const vf scale1 = as_float((half + splat_int(127)) << 23);
-  const vf scale2 = as_float((whole - half + splat_int(127)) << 23);
-  return y * scale1 * scale2;
+  const ExpParts e = exp_parts(min(splat(89.0f), max(splat(-104.0f), x)));
+  const vf y = exp_rest(e.r) + splat(1.0f);
+  const vi n = as_int(e.shifted) - as_int(splat(ROUNDER));
+  const vi half = n >> 1;
+  return y * as_float((half + splat_int(127)) << 23) * as_float((n - half + splat_int(127)) << 23);
 }
 
-MNNK_INLINE vf sigmoid(vf x) { return splat(1.0f) / (splat(1.0f) + exp(-x)); }
+// e^x, but 0 where that is less than 2^-125: cheaper. At most 2 ulp elsewhere.
+MNNK_INLINE vf exp_flushed(vf x) {
+  const ExpParts e = exp_parts(min(splat(89.0f), max(splat(-87.3f), x)));
+  const vf y = exp_rest(e.r) + splat(1.0f);
+  return (y + y) * power_of_2(e.shifted, -1);
+}
 
+// e^x - 1. At most 2 ulp.
+MNNK_INLINE vf expm1(vf x) {
+  const ExpParts e = exp_parts(min(splat(89.0f), max(splat(-80.0f), x)));
+  const vf half = power_of_2(e.shifted, -1);  // 2^n itself overflows before e^x does
+  const vf y = fma(exp_rest(e.r), half, half - splat(0.5f));
+  return y + y;
+}
+
+MNNK_INLINE vf sigmoid(vf x) { return splat(1.0f) / (splat(1.0f) + exp_flushed(-x)); }
+
+// x sigmoid(x)
+MNNK_INLINE vf silu(vf x) { return x / (splat(1.0f) + exp_flushed(-x)); }
+
+// At most 2 ulp: an odd polynomial for small x, else 1 - 2 / (e^2|x| + 1) with the sign of x.
 MNNK_INLINE vf tanh(vf x) {
-  // small x: an odd polynomial, because 1 - e^-2x loses digits; else 1 - 2 / (e^2|x| + 1) with the sign of x
-  const vf size = abs(x);
-  const vf square = x * x;
-  vf p = splat(-5.70498872745e-3f);
-  p = fma(p, square, splat(2.06390887954e-2f));
-  p = fma(p, square, splat(-5.37397155531e-2f));
-  p = fma(p, square, splat(1.33314422036e-1f));
-  p = fma(p, square, splat(-3.33332819422e-1f));
-  const vf near = fma(p * square, x, x);
-  const vf far = splat(1.0f) - splat(2.0f) / (exp(size + size) + splat(1.0f));
-  const vf signed_far = as_float(as_int(far) | (as_int(x) & splat_int(static_cast<int32_t>(0x80000000u))));
-  return size < splat(0.625f) ? near : (x == x ? signed_far : x);
+  const vf size = abs(x), square = x * x;
+  const vf near = fma(x * square, horner(square, TANH_FIT), x);
+  const vf far = splat(1.0f) - splat(2.0f) / (exp_flushed(size + size) + splat(1.0f));
+  return size < splat(0.6f) ? near : copy_sign(far, x);
 }
 
+// 2^x for -126 < x < 127.
+MNNK_INLINE vf exp2_small(vf x) {
+  const vf shifted = x + splat(ROUNDER);
+  const vf p = horner(x - (shifted - splat(ROUNDER)), EXP2_FIT);
+  return as_float(as_int(p) + (as_int(shifted) << 23));
+}
+
+// At most 2 ulp: an odd polynomial for small x, else 1 - 2^p(|x|) with the sign of x.
 MNNK_INLINE vf erf(vf x) {
-  for (int i = 0; i < lanes; ++i) x[i] = std::erf(x[i]);
-  return x;
+  const vf size = abs(x);
+  const vf near = fma(x, horner(x * x, ERF_FIT), x);
+  const vf far = splat(1.0f) - exp2_small(horner(min(splat(4.0f), size), ERFC_FIT));
+  return size < splat(0.8f) ? near : copy_sign(far, x);
+}
+
+// 0.5 x (1 + erf(x / sqrt 2)). The complement 1 - erf(|z|) is computed as a whole, so nothing cancels for negative x.
+MNNK_INLINE vf gelu(vf x) {
+  const vf z = abs(x) * splat(0.70710678f);
+  const vf power = exp2_small(horner(z, GELU_FIT));
+  const vf complement = as_float(as_int(power) & (z < splat(5.0f)));
+  return splat(0.5f) * x * (x < vf{} ? complement : splat(2.0f) - complement);
+}
+
+// 0.5 x (1 + tanh u) = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+MNNK_INLINE vf gelu_tanh(vf x) {
+  const vf twice = x * fma(x * x, splat(2 * 0.79788456f * 0.044715f), splat(2 * 0.79788456f));
+  return x / (splat(1.0f) + exp_flushed(-twice));
+}
+
+// The natural logarithm: x = 2^k m with m between sqrt 1/2 and sqrt 2. At most 2 ulp.
+MNNK_INLINE vf log(vf x) {
+  const vi tiny = x < splat(1.17549435e-38f);
+  const vf scaled = tiny ? x * splat(8388608.0f) : x;
+  const vi k = (as_int(scaled) - as_int(splat(0.70710678f))) >> 23;
+  const vf f = as_float(as_int(scaled) - (k << 23)) - splat(1.0f);
+  const vf exponent = to_float(k - (tiny & splat_int(23)));
+  const vf square = f * f;
+  vf y = fma(square * f, horner(f, LOG_FIT), exponent * splat(LN2_LOW));
+  y = f + fma(splat(-0.5f), square, y);
+  y = fma(exponent, splat(LN2_HIGH), y);
+  y = x < splat(INFINITY) ? y : x;  // infinity and NaN
+  return x > vf{} ? y : (x == vf{} ? splat(-INFINITY) : (x < vf{} ? splat(NAN) : x));
+}
+
+// log(1 + x): what 1 + x loses of x is added again. At most 3 ulp.
+MNNK_INLINE vf log1p(vf x) {
+  const vf sum = splat(1.0f) + x;
+  const vf lost = (x - (sum - splat(1.0f))) / sum;
+  const vi ordinary = (sum > vf{}) & (sum < splat(INFINITY));
+  const vf y = log(sum) + as_float(as_int(lost) & ordinary);
+  return sum == splat(1.0f) ? x : y;
+}
+
+// log(1 + e^x) without overflow.
+MNNK_INLINE vf softplus(vf x) { return max(vf{}, x) + log1p(exp_flushed(-abs(x))); }
+
+// Sine and cosine: x = n pi/2 + r; three parts of pi/2, the first two with few bits, so that products with n are exact.
+// 2 ulp of the larger of the two functions; large arguments go to the C library.
+constexpr float TRIGONOMETRIC_MOST = 8192.0f;
+template <bool COSINE> MNNK_INLINE vf sine_or_cosine(vf x) {
+  const vf shifted = fma(x, splat(0.636619772f), splat(ROUNDER));
+  const vf n = shifted - splat(ROUNDER);
+  const vf r = fma(n, splat(-7.54979013e-8f), fma(n, splat(-4.83751297e-4f), fma(n, splat(-1.5703125f), x)));
+  const vf s = r * r;
+  const vf sine = fma(r * s, horner(s, SIN_FIT), r);
+  const vf cosine = fma(s * s, horner(s, COS_FIT), fma(s, splat(-0.5f), splat(1.0f)));
+  const vi quarter = as_int(shifted) + splat_int(COSINE ? 1 : 0);
+  const vf y = (quarter & splat_int(1)) != vi{} ? cosine : sine;
+  return as_float(as_int(y) ^ ((quarter & splat_int(2)) << 30));
+}
+MNNK_INLINE vf sin(vf x) {
+  vf y = sine_or_cosine<false>(x);
+  if (any(abs(x) > splat(TRIGONOMETRIC_MOST)))
+    for (int i = 0; i < lanes; ++i) y[i] = std::sin(x[i]);
+  return y;
+}
+MNNK_INLINE vf cos(vf x) {
+  vf y = sine_or_cosine<true>(x);
+  if (any(abs(x) > splat(TRIGONOMETRIC_MOST)))
+    for (int i = 0; i < lanes; ++i) y[i] = std::cos(x[i]);
+  return y;
 }
 
 }  // namespace mnnk

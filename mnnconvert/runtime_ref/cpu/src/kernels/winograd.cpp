@@ -183,7 +183,7 @@ struct Plan {
 template <int TILE> Plan make_plan(const Shape& s, int64_t tiles, int64_t panels, int64_t threads) {
   constexpr int64_t parts = Points<TILE>::alpha * Points<TILE>::alpha;
   const int64_t inputs = s.in_blocks * lanes;
-  const int64_t most = larger<int64_t>(V_FLOATS / (parts * inputs), 2 * MOST_ROWS);
+  const int64_t most = larger<int64_t>(V_FLOATS / (parts * inputs), 4 * MOST_ROWS);
   Plan plan;
   plan.groups = ceil_div(tiles, smaller<int64_t>(most, 8 * MOST_ROWS));
   if (plan.groups >= threads) plan.groups = smaller(tiles, round_up(plan.groups, threads));
