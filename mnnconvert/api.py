@@ -129,3 +129,16 @@ def supported_ops(framework: str = "ONNX") -> list[dict[str, Any]]:
     bodies = ((*key, since, "through its function body") for key, since in functions.defined().items())
     listed = (*ruled, *(each for each in bodies if each[:2] not in RULES))
     return [{"name": f"{d}.{op}" if d else op, "since": since, "limits": limits} for d, op, since, limits in listed]
+
+
+def compiled_ops() -> dict[str, Any]:
+    """Every op of MNN with whether compiled kernels compute (most forms of) it, and the instruction set in use."""
+    import mnnconvert.ops  # noqa: F401  (registers the ops)
+    from mnnconvert.ops.base import sorted_ops
+    from mnnconvert.runtime_ref.cpu import lowering  # noqa: F401  (registers the rules)
+    from mnnconvert.runtime_ref.cpu.library import library
+    from mnnconvert.runtime_ref.cpu.lower import RULES
+
+    found = library()
+    ops = [{"name": op.__name__, "compiled": found is not None and op in RULES} for op in sorted_ops()]
+    return {"level": found.level if found is not None else None, "ops": ops}

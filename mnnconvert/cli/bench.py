@@ -1,4 +1,4 @@
-"""`mnnconvert bench MNN [--vs SRC]`: how long one run takes, alone or against the source engine.
+"""`mnnconvert bench MNN [--vs SRC]`: how long one run takes, alone or against the source engine; `--op` times one op.
 
 Both engines live in one process, get the same inputs and threads, and take turns (A B A B), so that a machine that
 slows down or warms up slows both. Medians are reported, as single runs are disturbed in one direction only.
@@ -6,7 +6,9 @@ slows down or warms up slows both. Medians are reported, as single runs are dist
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +17,32 @@ import numpy as np
 from mnnconvert.cli.arrays import read_inputs
 from mnnconvert.cli.output import Output
 from mnnconvert.cli.parser import Arguments, Syntax
-from mnnconvert.cli.run import BACKEND, INPUT, SEED, complete_with_note
+from mnnconvert.cli.run import BACKEND, INPUT, PRECISION, SEED, complete_with_note
+from mnnconvert.errors import UsageError
 from mnnconvert.option_types import Option
 from mnnconvert.options import COMMON
 
 if TYPE_CHECKING:
+    from mnnconvert.ir import Graph
+    from mnnconvert.runtime_ref.session import OpTime, Session
     from mnnconvert.verify.engines import Engine
 
+PROFILED = 5  # runs, of which the median of each kernel is shown
+LONGEST = 30  # rows of a profile that are shown; --json has all
+
 SYNTAX = Syntax(
-    usage="mnnconvert bench MNN [--vs SRC] [--threads N] [--backend NAME] [--rounds N]",
-    summary="Time a model: the median of many runs; --vs times the source engine in turn with it.",
+    usage="mnnconvert bench MNN [--vs SRC] [--profile] [--threads N] [--backend NAME] [--rounds N]\n"
+    "       mnnconvert bench --op NAME [--shape 1x64x56x56,64x64x3x3] [--set pads=1,1,1,1]...",
+    summary="Time a model: the median of many runs; --vs times the source engine in turn with it. --op times one op.",
     options=(
         Option("--vs", "vs", "path", "the ONNX source, run by onnxruntime", metavar="SRC"),
         Option("--threads", "threads", "int", "threads of each engine", default=1, low=1, metavar="N"),
         BACKEND,
+        replace(PRECISION, default="fast"),
+        Option("--profile", "profile", "flag", "time of each kernel, the slowest first", default=False),
+        Option("--op", "op", "text", "time one op against its numpy definition", metavar="NAME"),
+        Option("--shape", "shape", "text", "sizes of the operands of --op", metavar="AxB,CxD"),
+        Option("--set", "set", "texts", "an attribute of --op (repeatable)", metavar="NAME=VALUE"),
         Option("--rounds", "rounds", "int", "timed runs of each engine", default=20, low=1, metavar="N"),
         Option("--warmup", "warmup", "int", "runs before timing starts", default=3, low=0, metavar="N"),
         INPUT,
@@ -36,13 +50,20 @@ SYNTAX = Syntax(
         *COMMON,
     ),
     words=("MNN",),
-    required=1,
-    examples=("mnnconvert bench m.mnn --threads 2", "mnnconvert bench m.mnn --vs m.onnx"),
+    examples=(
+        "mnnconvert bench m.mnn --threads 2 --profile",
+        "mnnconvert bench m.mnn --vs m.onnx",
+        "mnnconvert bench --op Convolution --shape 1x64x56x56,64x64x3x3 --set pads=1,1,1,1",
+    ),
 )
 
 
 def run(arguments: Arguments, out: Output) -> int:
-    engines = _engines(arguments)
+    if arguments.text("op") is not None:
+        return _bench_op(arguments, out)
+    if not arguments.words:
+        raise UsageError.of("missing-option", "There is no model to time.", hint=f"Usage: {SYNTAX.usage}")
+    session, engines = _engines(arguments)
     # The source knows the names of open sizes and its own element types, so it decides what the inputs are.
     feeds = read_inputs(arguments.texts("input"))
     feeds = complete_with_note(feeds, engines[-1].inputs, arguments.number("seed"), out)
@@ -51,25 +72,114 @@ def run(arguments: Arguments, out: Output) -> int:
     document: dict[str, Any] = {"ok": True, "exit_code": 0, "threads": arguments["threads"], "engines": rows}
     if len(rows) == 2:
         document["speedup"] = rows[1]["median_ms"] / rows[0]["median_ms"]
+    times = profile(session, feeds) if arguments["profile"] else []
+    if times:
+        document["profile"] = [asdict(row) for row in times]
     out.data(document)
     out.table(("Engine", ">Median ms", ">p10 ms", ">p90 ms", ">Runs"), [tuple(row.values()) for row in rows])
     if len(rows) == 2:
         out.result(_verdict(rows, document["speedup"]))
+    if times:
+        show_profile(times, out)
     return 0
 
 
-def _engines(arguments: Arguments) -> list[Engine]:
-    """Ours first, then the source's if it was asked for."""
+def profile(session: Session, feeds: Mapping[str, np.ndarray]) -> list[OpTime]:
+    """The median time of each piece of work in several runs, the slowest first."""
+    runs = [session.profile(feeds) for _ in range(PROFILED)]
+    seconds = np.median([[row.seconds for row in run] for run in runs], axis=0)
+    rows = [replace(row, seconds=float(spent)) for row, spent in zip(runs[0], seconds, strict=True)]
+    return sorted(rows, key=lambda row: -row.seconds)
+
+
+def show_profile(rows: Sequence[OpTime], out: Output) -> None:
+    """The slowest pieces of work, and what each kernel takes in all."""
+    total = sum(row.seconds for row in rows) or 1.0
+    kernels: dict[str, list[float]] = {}
+    for row in rows:
+        kernels.setdefault(row.kernel, []).append(row.seconds)
+    out.table(("Node", "Op", "Kernel", ">ms", ">Share"), [
+        (r.name, r.kind, r.kernel, f"{r.seconds * 1e3:.3f}", f"{r.seconds / total:.1%}") for r in rows[:LONGEST]
+    ])  # fmt: skip
+    sums = sorted(((kernel, len(spent), sum(spent)) for kernel, spent in kernels.items()), key=lambda row: -row[2])
+    out.table(("Kernel", ">Calls", ">ms", ">Share"), [(k, n, f"{s * 1e3:.3f}", f"{s / total:.1%}") for k, n, s in sums])
+
+
+def _bench_op(arguments: Arguments, out: Output) -> int:
+    """One op on random operands; all but the first are constants, as weights are."""
+    from mnnconvert.runtime_ref.session import Session
+    from mnnconvert.verify.engines import SessionEngine
+
+    graph, feeds = one_op(str(arguments["op"]), arguments.text("shape"), arguments.texts("set"))
+    threads, precision = arguments.number("threads"), str(arguments["precision"])
+    compiled = Session(graph, "cpu", threads, precision)
+    engines: list[Engine] = [
+        SessionEngine(compiled, f"mnnconvert {compiled.backend}"),
+        SessionEngine(Session(graph, "reference"), "numpy"),
+    ]
+    seconds = take_turns(engines, feeds, arguments.number("rounds"), arguments.number("warmup"), out)
+    rows = [summarize(engine.name, times) for engine, times in zip(engines, seconds, strict=True)]
+    times = profile(compiled, feeds)
+    out.data(
+        {"ok": True, "exit_code": 0, "threads": threads, "engines": rows, "profile": [asdict(row) for row in times]}
+    )
+    out.table(("Engine", ">Median ms", ">p10 ms", ">p90 ms", ">Runs"), [tuple(row.values()) for row in rows])
+    show_profile(times, out)
+    return 0
+
+
+def one_op(name: str, shapes: str | None, attributes: Sequence[str]) -> tuple[Graph, dict[str, np.ndarray]]:
+    """A graph of one op and its feeds; its first sample where no shapes are given. UsageError for what does not fit."""
+    import mnnconvert.ops  # noqa: F401  (registers the ops)
+    from mnnconvert.errors import ConversionError
+    from mnnconvert.ir import Builder, Graph
+    from mnnconvert.ops.base import OPS, attribute_names
+
+    cls = OPS.get(name)
+    if cls is None or not cls.samples:
+        raise UsageError.of("bad-option-value", f"There is no op '{name}' to time.", hint=", ".join(sorted(OPS)))
+    sample = next(iter(cls.samples.for_op(attribute_names(cls))))
+    given = dict(text.partition("=")[::2] for text in attributes)
+    rng = np.random.default_rng(0)
+    arrays = (
+        [rng.standard_normal(_sizes(s)).astype(np.float32) for s in shapes.split(",")] if shapes else sample.arrays()
+    )
+    try:
+        values = {key: ast.literal_eval(text) for key, text in given.items()}
+        op = cls(**(values if shapes else {**sample.attributes, **values}))
+        builder = Builder(Graph())
+        operands = [builder.input("x", arrays[0].dtype, arrays[0].shape)]
+        operands += [builder.constant(a, f"w{i}") for i, a in enumerate(arrays[1:])]
+        results = op.infer(*(v.spec for v in operands))
+        count = len(results) if isinstance(results, tuple) else 1
+        for value in builder.add(op, *operands, names=[f"y{i}" for i in range(count)]):
+            builder.output(value)
+    except (ValueError, TypeError, SyntaxError, ConversionError) as error:
+        raise UsageError.of(
+            "bad-option-value", f"{name} cannot be made: {error}", hint=f"{attribute_names(cls)}"
+        ) from error
+    return builder.graph, {"x": arrays[0]}
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(d) for d in text.split("x")) if text else ()
+    except ValueError as error:
+        raise UsageError.of("bad-option-value", f"'{text}' is not a shape such as 1x64x56x56") from error
+
+
+def _engines(arguments: Arguments) -> tuple[Session, list[Engine]]:
+    """Our session, and the engines: ours first, then the source's if it was asked for."""
     from mnnconvert import api
     from mnnconvert.verify.engines import OnnxRuntimeEngine, SessionEngine
 
     threads, backend = arguments.number("threads"), str(arguments["backend"])
-    session = api.load(arguments.words[0], backend=backend, threads=threads)
+    session = api.load(arguments.words[0], backend=backend, threads=threads, precision=str(arguments["precision"]))
     engines: list[Engine] = [SessionEngine(session, f"mnnconvert {backend}")]
     source = arguments.text("vs")
     if source is not None:
         engines.append(OnnxRuntimeEngine(source, threads=threads, optimize=True))
-    return engines
+    return session, engines
 
 
 def take_turns(

@@ -10,8 +10,8 @@ from mnnconvert.option_types import Option
 from mnnconvert.options import COMMON, FRAMEWORKS
 
 SYNTAX = Syntax(
-    usage="mnnconvert ops [--framework NAME] [--md]",
-    summary="List the source operators that can be converted, since which version, and with which limits.",
+    usage="mnnconvert ops [--framework NAME | --backend cpu] [--md]",
+    summary="List the source operators that can be converted, or the ops that have a compiled kernel.",
     options=(
         Option(
             "--framework",
@@ -23,6 +23,14 @@ SYNTAX = Syntax(
             metavar="NAME",
             short="-f",
         ),
+        Option(
+            "--backend",
+            "backend",
+            "choice",
+            "list the ops of MNN and what computes them here",
+            choices=("cpu",),
+            metavar="NAME",
+        ),
         Option("--md", "md", "flag", "as a Markdown table", default=False),
         *COMMON,
     ),
@@ -31,6 +39,8 @@ SYNTAX = Syntax(
 
 
 def run(arguments: Arguments, out: Output) -> int:
+    if arguments.text("backend") is not None:
+        return print_kernels(out, markdown=bool(arguments["md"]))
     return print_operators(str(arguments["framework"]), out, markdown=bool(arguments["md"]))
 
 
@@ -46,6 +56,21 @@ def print_operators(framework: str, out: Output, *, markdown: bool = False) -> i
     else:
         out.table(("Operator", ">Since", "Limits"), rows)
         out.note(f"{len(operators)} operators of {framework}.")
+    return 0
+
+
+def print_kernels(out: Output, *, markdown: bool = False) -> int:
+    """Print all ops, and whether compiled kernels compute them or numpy does; the exit code."""
+    from mnnconvert import api
+
+    backend = api.compiled_ops()
+    out.data(backend)
+    rows = [(row["name"], "compiled" if row["compiled"] else "numpy") for row in backend["ops"]]
+    if markdown:
+        out.result(markdown_table(("Op", "Computed by"), rows))
+    else:
+        out.table(("Op", "Computed by"), rows)
+        out.note(f"Instruction set: {backend['level'] or 'no compiled kernels here'}.")
     return 0
 
 

@@ -26,6 +26,15 @@ BACKEND = Option(
     choices=("cpu", "opencl", "reference"),
     metavar="NAME",
 )
+PRECISION = Option(
+    "--precision",
+    "precision",
+    "choice",
+    "fast: round activations to 8 bits in products with quantized weights",
+    default="exact",
+    choices=("exact", "fast"),
+    metavar="NAME",
+)
 INPUT = Option(
     "--input",
     "input",
@@ -41,6 +50,7 @@ SYNTAX = Syntax(
     options=(
         INPUT,
         BACKEND,
+        PRECISION,
         Option("--out", "out", "path", "folder for the outputs, one .npy file each", metavar="DIR"),
         SEED,
         *COMMON,
@@ -56,7 +66,8 @@ def run(arguments: Arguments, out: Output) -> int:
     from mnnconvert.verify.engines import SessionEngine
 
     feeds = read_inputs(arguments.texts("input"))
-    engine = SessionEngine(api.load(arguments.words[0], backend=str(arguments["backend"])))
+    backend, precision = str(arguments["backend"]), str(arguments["precision"])
+    engine = SessionEngine(api.load(arguments.words[0], backend=backend, precision=precision))
     feeds = complete_with_note(feeds, engine.inputs, arguments.number("seed"), out)
     outputs = engine.run(feeds)
     folder = arguments.text("out")

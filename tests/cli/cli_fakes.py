@@ -118,8 +118,8 @@ class FakeApi:
     def from_json(self, json_path: str, mnn_path: str) -> None:
         self.calls.append(("from_json", json_path, mnn_path))
 
-    def load(self, path: str, backend: str = "cpu", threads: int = 1) -> FakeSession:
-        self.calls.append(("load", path, backend, threads))
+    def load(self, path: str, backend: str = "cpu", threads: int = 1, precision: str = "exact") -> FakeSession:
+        self.calls.append(("load", path, backend, threads, precision))
         return FakeSession()
 
     def verify(self, source: str, mnn: str, **keywords: Any) -> FakeVerification:

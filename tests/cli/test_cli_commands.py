@@ -207,7 +207,7 @@ def test_bench_times_in_the_engines_own_types(api: FakeApi, capsys: pytest.Captu
     (engine,) = document["engines"]
     assert engine["runs"] == 5
     assert 0 < engine["p10_ms"] <= engine["median_ms"] <= engine["p90_ms"]
-    assert api.calls == [("load", "m.mnn", "cpu", 2)]
+    assert api.calls == [("load", "m.mnn", "cpu", 2, "fast")]
 
 
 def test_explain_takes_what_was_printed(capsys: pytest.CaptureFixture[str]) -> None:

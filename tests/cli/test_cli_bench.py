@@ -1,0 +1,56 @@
+"""`bench --op`, profiles, and the list of compiled ops: real sessions, no fakes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mnnconvert.cli.main import main
+from mnnconvert.ir import F32, Builder, Graph
+from mnnconvert.ops.elementwise import Binary, Unary
+from mnnconvert.schema.writer import write_model
+
+QUICK = ["--rounds", "2", "--warmup", "0"]
+
+
+def test_one_op_is_timed_against_its_definition(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--op", "Convolution", "--shape", "1x8x10x9,4x8x3x3", "--set", "pads=1,1,1,1", "--set", "strides=2,2"]
+    assert main(["bench", *given, *QUICK, "--json"]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert len(document["engines"]) == 2 and document["engines"][1]["name"] == "numpy"
+    assert {row["kind"] for row in document["profile"]} == {"Convolution"}
+
+
+def test_one_op_without_shapes_takes_a_sample(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--op", "Softmax", *QUICK]) == 0
+    assert "Kernel" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "given",
+    [["--op", "Nothing"], ["--op", "Convolution", "--shape", "1x8xq"], ["--op", "Softmax", "--set", "nothing=1"], [],
+     ["--op", "Convolution", "--shape", "1x8x9x9,3x3"]],
+)  # fmt: skip
+def test_what_cannot_be_timed_is_named(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *given, *QUICK]) == 2
+    assert "error[" in capsys.readouterr().err
+
+
+def test_a_profile_names_every_kernel(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    b = Builder(Graph())
+    x = b.input("x", F32, (4, 5))
+    b.output(b.add(Binary("ADD"), b.add(Unary("EXP"), x), x, name="y"))
+    write_model(b.graph, tmp_path / "m.mnn")
+    assert main(["bench", str(tmp_path / "m.mnn"), "--profile", *QUICK, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["profile"] and all(row["kernel"] and row["seconds"] >= 0 for row in document["profile"])
+
+
+def test_ops_of_a_backend(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "--backend", "cpu", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {"Convolution", "NonMaxSuppressionV2"} <= {row["name"] for row in document["ops"]}
+    assert main(["ops", "--backend", "cpu", "--md"]) == 0
+    assert "| Convolution |" in capsys.readouterr().out
