@@ -118,7 +118,7 @@ class FakeApi:
     def from_json(self, json_path: str, mnn_path: str) -> None:
         self.calls.append(("from_json", json_path, mnn_path))
 
-    def load(self, path: str, backend: str = "cpu", threads: int = 1, precision: str = "exact") -> FakeSession:
+    def load(self, path: str, backend: str = "cpu", threads: int = 0, precision: str = "exact") -> FakeSession:
         self.calls.append(("load", path, backend, threads, precision))
         return FakeSession()
 

@@ -164,7 +164,7 @@ def test_run_shows_and_keeps_outputs(api: FakeApi, capsys: pytest.CaptureFixture
     np.save(tmp_path / "x.npy", np.array([[1.0, 2.0], [np.nan, 4.0]], np.float32))
     given = ["--input", f"x={tmp_path / 'x.npy'}", "--backend", "reference", "--out", str(tmp_path / "o")]
     assert main(["run", "m.mnn", *given]) == 0
-    assert api.calls == [("load", "m.mnn", "reference", 1)]
+    assert api.calls == [("load", "m.mnn", "reference", 0, "exact")]
     assert "scope/y:0  float32  2x2      2    8  4.667        1" in capsys.readouterr().out
     assert np.load(tmp_path / "o" / "scope_y_0.npy").shape == (2, 2)
 
