@@ -26,11 +26,16 @@ from mnnconvert.ir import F32, Node, Value
 from mnnconvert.ir.types import Spec, known
 from mnnconvert.ops.activation import ReLU, ReLU6
 from mnnconvert.ops.elementwise import Binary, Unary
+from mnnconvert.ops.layout import CHANNEL_FIRST, ConvertTensor, Identity
+from mnnconvert.ops.shape import ExpandDims, Flatten, Reshape, Squeeze, Unsqueeze
 from mnnconvert.runtime_ref.cpu.library import Kernel, Library, Pool, aligned_copy
 
 Sizes = tuple[int, ...]
 PLAIN, BLOCKED = "plain", "blocked"
 FOLD_ELEMENTS = 1 << 12  # shape arithmetic is done while a program is built
+
+VIEWS = (Reshape, Squeeze, Unsqueeze, ExpandDims, Flatten)
+"""Ops whose result is their first operand in row-major order, under another shape."""
 
 ACTIVATIONS = {"IDENTITY": 0, "CLIP": 1, "SIGMOID": 2, "SILU": 3, "HARDSWISH": 4, "GELU_STANDARD": 5, "GELU": 6,
                "TANH": 7, "LEAKY": 8}  # fmt: skip
@@ -232,24 +237,42 @@ class Lowering:
             return None
         return value.users[0] if value.users[0] in self._stage else None
 
-    def epilogue(self, node: Node, activation: str = "", residual: bool = True) -> Epilogue:
+    def epilogue(self, node: Node, activation: str = "", residual: bool = True, views: bool = False) -> Epilogue:
         """What of the following nodes the kernel of `node` can do: an Add of a value that is ready, an activation.
 
-        `activation` is the one that the op has itself ("", "relu", "relu6"). Call `ctx.fuse(node, epilogue)` to use it.
+        `activation` is the one that the op has itself ("", "relu", "relu6"). With `views`, for kernels whose result is
+        plain, the nodes may be behind a reshape. Call `ctx.fuse(node, epilogue)` to use it.
         """
         if activation:
-            return Epilogue(node.output, None, ACTIVATIONS["CLIP"], 0.0, 6.0 if activation == "relu6" else math.inf)
-        value, added = node.output, None
-        user = self.only_user(value)
-        if residual and user is not None and isinstance(user.op, Binary) and user.op.function == "ADD":
-            other = next((v for v in user.inputs if v is not value), None)
-            if other is not None and self.is_ready(other) and self.shape(other) == self.shape(value):
-                value, added = user.output, other
-                if user.op.activation:
-                    return Epilogue(value, added, ACTIVATIONS["CLIP"], 0.0, math.inf)
-                user = self.only_user(value)
+            clip = (ACTIVATIONS["CLIP"], 0.0, 6.0 if activation == "relu6" else math.inf)
+            return Epilogue(node.output, None, *clip)
+        value, user = self.next(node.output, views)
+        added = self._addend(value, user) if residual else None
+        if user is not None and added is not None:
+            value = user.output
+            if isinstance(user.op, Binary) and user.op.activation:
+                return Epilogue(value, added, ACTIVATIONS["CLIP"], 0.0, math.inf)
+            _, user = self.next(value, views)
         found = _activation(user)
-        return Epilogue(user.output, added, *found) if user is not None and found else Epilogue(value, added)
+        if user is not None and found:
+            return Epilogue(user.output, added, *found)
+        return Epilogue(value if added is not None else node.output, added)
+
+    def next(self, value: Value, views: bool = False) -> tuple[Value, Node | None]:
+        """The only reader of a value, and the value that it reads: behind ops that keep the data (and `views`)."""
+        user = self.only_user(value)
+        while user is not None and (same_values(user.op) or (views and isinstance(user.op, VIEWS))):
+            value = user.output
+            user = self.only_user(value)
+        return value, user
+
+    def _addend(self, value: Value, user: Node | None) -> Value | None:
+        """What an Add adds to a value, if that is ready and has its shape."""
+        if user is None or not isinstance(user.op, Binary) or user.op.function != "ADD" or value.dtype != F32:
+            return None
+        other = next((v for v in user.inputs if v is not value), None)
+        fits = other is not None and self.is_ready(other) and self.shape(other) == self.shape(value)
+        return other if fits else None
 
     def fuse(self, node: Node, epilogue: Epilogue) -> None:
         """Mark the nodes that an epilogue covers as computed by the present rule."""
@@ -411,6 +434,13 @@ class Lowering:
         kernel = "nchw_to_blocked" if layout == BLOCKED else "blocked_to_nchw"
         self.call(kernel, x=source, y=made, batch=n, channels=c, pixels=math.prod(spatial))
         return made
+
+
+def same_values(op: object) -> bool:
+    """Whether an op hands on its operand as it is: between channel-first layouts, or as Identity."""
+    if isinstance(op, ConvertTensor):
+        return (op.source in CHANNEL_FIRST) == (op.dest in CHANNEL_FIRST)
+    return isinstance(op, Identity)
 
 
 def _activation(node: Node | None) -> tuple[int, float, float] | None:
