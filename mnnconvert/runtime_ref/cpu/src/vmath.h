@@ -81,7 +81,7 @@ MNNK_INLINE vf tanh(vf x) {
   const vf size = abs(x), square = x * x;
   const vf near = fma(x * square, horner(square, TANH_FIT), x);
   const vf far = splat(1.0f) - splat(2.0f) / (exp_flushed(size + size) + splat(1.0f));
-  return size < splat(0.6f) ? near : copy_sign(far, x);
+  return copy_sign(size < splat(0.6f) ? near : far, x);
 }
 
 // 2^x for -126 < x < 127.
@@ -96,7 +96,7 @@ MNNK_INLINE vf erf(vf x) {
   const vf size = abs(x);
   const vf near = fma(x, horner(x * x, ERF_FIT), x);
   const vf far = splat(1.0f) - exp2_small(horner(min(splat(4.0f), size), ERFC_FIT));
-  return size < splat(0.8f) ? near : copy_sign(far, x);
+  return size >= splat(0.8f) ? copy_sign(far, x) : near;  // NaN: near
 }
 
 // 0.5 x (1 + erf(x / sqrt 2)). The complement 1 - erf(|z|) is computed as a whole, so nothing cancels for negative x.
