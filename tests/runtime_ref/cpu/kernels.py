@@ -12,6 +12,7 @@ from mnnconvert.runtime_ref.cpu import library
 
 GUARD = 64  # bytes
 MARK = 0xA5
+NAN = 0xFF  # as floats
 
 
 @pytest.fixture(params=library.runnable_levels())
@@ -20,29 +21,30 @@ def lib(request: pytest.FixtureRequest) -> library.Library:
     return library.load(request.param)
 
 
-def guard(shape: Sequence[int], dtype: Any = np.float32) -> tuple[np.ndarray, Callable[[], None]]:
-    """An array filled with marks, between guard bytes; and a function that asserts that these are still there."""
+def _between_guards(shape: Sequence[int], dtype: Any, mark: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """An array, and the bytes before and after it; all bytes are `mark`."""
     dtype = np.dtype(dtype)
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     raw = library.aligned((size + 2 * GUARD,), np.uint8)
-    raw[...] = MARK
+    raw[...] = mark
+    return raw[GUARD : GUARD + size].view(dtype).reshape(shape), raw[:GUARD], raw[GUARD + size :]
+
+
+def guard(shape: Sequence[int], dtype: Any = np.float32) -> tuple[np.ndarray, Callable[[], None]]:
+    """An array for a result, filled with marks, and a function that asserts that nothing was written beside it."""
+    array, before, after = _between_guards(shape, dtype, MARK)
 
     def check() -> None:
-        assert (raw[:GUARD] == MARK).all(), "written before the array"
-        assert (raw[GUARD + size :] == MARK).all(), "written after the array"
+        assert (before == MARK).all(), "written before the array"
+        assert (after == MARK).all(), "written after the array"
 
-    return raw[GUARD : GUARD + size].view(dtype).reshape(shape), check
+    return array, check
 
 
 def guarded(array: np.ndarray) -> np.ndarray:
-    """A copy of an operand between guard bytes, which are NaN where they are read as floats."""
-    copy, _ = guard(array.shape, array.dtype)
+    """A copy of an operand; floats beside it are NaN."""
+    copy, _, _ = _between_guards(array.shape, array.dtype, NAN)
     copy[...] = array
-    raw = copy.base
-    while isinstance(raw.base, np.ndarray) and raw.nbytes < copy.nbytes + 2 * GUARD:
-        raw = raw.base
-    raw[:GUARD] = 0xFF
-    raw[GUARD + copy.nbytes : GUARD + copy.nbytes + GUARD] = 0xFF
     return copy
 
 

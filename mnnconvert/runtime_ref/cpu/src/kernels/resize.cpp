@@ -1,0 +1,101 @@
+// Resizing feature maps by weighted sums of neighbours (linear, cubic), first along rows, then across them.
+//
+// Where the taps lie and what they weigh comes in tables, so that all coordinate rules are one kernel. Each source row
+// is stretched to the new width once and kept while the next results need it: the rows that a result needs are
+// neighbours, so row r lives in slot r % taps. Nearest neighbours are copies: see `pick` in movement.cpp.
+#include "kernel.h"
+#include "simd.h"
+
+using namespace mnnk;
+
+namespace {
+
+constexpr int64_t GRAIN = 1 << 15;  // bytes that are worth a thread
+
+struct Table {
+  const int32_t* at;
+  const float* weights;
+};
+
+// y[j] = sum of x[at[k][j]] * weights[k][j] over the taps k; tables [TAPS, width].
+template <int TAPS> void stretch_plain(const Table& columns, int64_t width, const float* x, float* y) {
+  int64_t j = 0;
+  for (; j + lanes <= width; j += lanes) {
+    vf sum = gather(x, load(columns.at + j)) * load(columns.weights + j);
+#pragma GCC unroll 4
+    for (int k = 1; k < TAPS; ++k)
+      sum = fma(gather(x, load(columns.at + k * width + j)), load(columns.weights + k * width + j), sum);
+    store(y + j, sum);
+  }
+  for (; j < width; ++j) {
+    float sum = x[columns.at[j]] * columns.weights[j];
+    for (int k = 1; k < TAPS; ++k) sum += x[columns.at[k * width + j]] * columns.weights[k * width + j];
+    y[j] = sum;
+  }
+}
+
+// The same where every column is a vector.
+template <int TAPS> void stretch_blocked(const Table& columns, int64_t width, const float* x, float* y) {
+  for (int64_t j = 0; j < width; ++j) {
+    vf sum = load(x + columns.at[j] * lanes) * splat(columns.weights[j]);
+#pragma GCC unroll 4
+    for (int k = 1; k < TAPS; ++k)
+      sum = fma(load(x + columns.at[k * width + j] * lanes), splat(columns.weights[k * width + j]), sum);
+    store(y + j * lanes, sum);
+  }
+}
+
+// y = sum of weights[k] * rows[k].
+template <int TAPS> void mix_rows(const float* const* rows, const float* weights, int64_t count, float* y) {
+  int64_t j = 0;
+  for (; j + lanes <= count; j += lanes) {
+    vf sum = load(rows[0] + j) * splat(weights[0]);
+#pragma GCC unroll 4
+    for (int k = 1; k < TAPS; ++k) sum = fma(load(rows[k] + j), splat(weights[k]), sum);
+    store(y + j, sum);
+  }
+  for (; j < count; ++j) {
+    float sum = rows[0][j] * weights[0];
+    for (int k = 1; k < TAPS; ++k) sum += rows[k][j] * weights[k];
+    y[j] = sum;
+  }
+}
+
+}  // namespace
+
+// x [planes, height, width, unit] to y [planes, out_height, out_width, unit], unit 1 or `lanes`.
+// rows int32 and row_weights float [out_height, row_taps], columns and column_weights [column_taps, out_width]; 2 or 4
+// taps, which are neighbours in ascending order (the border may come several times), or 0 for an axis that stays.
+KERNEL(resize, ARGS(x, rows, row_weights, columns, column_weights, y),
+       PARAMS(planes, height, width, out_height, out_width, row_taps, column_taps, unit)) {
+  const Table rows{in<int32_t>(a.rows), in(a.row_weights)}, columns{in<int32_t>(a.columns), in(a.column_weights)};
+  const int64_t length = p.out_width * p.unit, taps = p.row_taps;
+  const auto stretch = p.unit == 1 ? (p.column_taps == 2 ? stretch_plain<2> : stretch_plain<4>)
+                                   : (p.column_taps == 2 ? stretch_blocked<2> : stretch_blocked<4>);
+  const auto mix = taps == 2 ? mix_rows<2> : mix_rows<4>;
+  pool.split(p.planes * p.out_height, ceil_div(GRAIN, larger<int64_t>(4 * length, 1)), [&](int64_t begin, int64_t end, int thread) {
+    float* kept = taps && p.column_taps ? pool.scratch_f32(thread, taps * length) : nullptr;
+    const float* held[4] = {};  // the source row that lies stretched in each slot
+    for (int64_t i = begin; i < end; ++i) {
+      const float* plane = in(a.x) + i / p.out_height * p.height * p.width * p.unit;
+      const int64_t row = i % p.out_height;
+      float* y = out(a.y) + i * length;
+      if (!taps) {
+        const float* x = plane + row * p.width * p.unit;
+        if (p.column_taps) stretch(columns, p.out_width, x, y);
+        else std::memcpy(y, x, static_cast<size_t>(length) * sizeof(float));
+        continue;
+      }
+      const float* mixed[4];
+      for (int64_t k = 0; k < taps; ++k) {
+        const int64_t at = rows.at[row * taps + k], slot = at % taps;
+        const float* x = plane + at * p.width * p.unit;
+        mixed[k] = kept ? kept + slot * length : x;
+        if (!kept || held[slot] == x) continue;
+        stretch(columns, p.out_width, x, kept + slot * length);
+        held[slot] = x;
+      }
+      mix(mixed, rows.weights + row * taps, length, y);
+    }
+  });
+}
