@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from kernels import both, guard, guarded, lib  # noqa: F401
+from kernels import both, guard, guarded
 
 from mnnconvert.runtime_ref.cpu.strided import copy_parameters, merged, phantom
 
