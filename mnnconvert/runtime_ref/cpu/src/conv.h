@@ -1,0 +1,33 @@
+// What the kernels on feature maps share: the blocked layout, and the end of their results.
+//
+// Blocked: a map [N,C,H,W] is stored as [N, ceil(C/lanes), H, W, lanes], so that a pixel of a block is one vector.
+#pragma once
+#include <limits>
+
+#include "epilogue.h"
+#include "kernel.h"
+#include "simd.h"
+
+namespace mnnk {
+
+constexpr float INFINITE = std::numeric_limits<float>::infinity();
+
+// Every kernel here clips its results while they are in registers; that is the whole epilogue for the identity and
+// for CLIP. Other activations follow on the finished results, while these are in the first-level cache.
+struct Clip {
+  float low = -INFINITE, high = INFINITE;
+  Clip() = default;
+  Clip(int64_t activation, float low_, float high_) {
+    if (activation == CLIP) low = low_, high = high_;
+  }
+  MNNK_INLINE vf operator()(vf x) const { return min(splat(high), max(splat(low), x)); }
+};
+
+inline bool needs_pass(int64_t activation) { return activation != IDENTITY && activation != CLIP; }
+
+// `count` vectors at y, in place.
+inline void activate_all(float* y, int64_t count, int64_t activation, float low, float high) {
+  for (float* end = y + count * lanes; y < end; y += lanes) store(y, activate(activation, load(y), low, high));
+}
+
+}  // namespace mnnk
