@@ -48,7 +48,7 @@ def copy_parameters(x: np.ndarray, y: np.ndarray) -> dict[str, int]:
         raise ValueError(f"a copy over {len(axes)} axes")
     axes = [(1 if y.size else 0, 0, 0)] * (MOST_AXES - len(axes)) + axes
     named = {f"{name}{i}": axis[k] for k, name in enumerate("nxy") for i, axis in enumerate(axes)}
-    return {"bytes": unit, "x_at": _offset(x), "y_at": _offset(y), **named}
+    return {"bytes": unit, "x_at": offset(x), "y_at": offset(y), **named}
 
 
 def merged(axes: Sequence[Axis]) -> list[Axis]:
@@ -62,7 +62,7 @@ def merged(axes: Sequence[Axis]) -> list[Axis]:
     return result
 
 
-def _offset(view: np.ndarray) -> int:
+def offset(view: np.ndarray) -> int:
     """Where a view begins in the memory of its owner, in bytes."""
     owner = view
     while isinstance(owner.base, np.ndarray):

@@ -41,7 +41,9 @@ def test_nothing_beyond_an_axis_is_read(lib, bad):
     with pytest.raises(MemoryError):
         lib.call("gather_nd", x=x, indices=at, y=y, bytes=12, batch=1, rows=2, depth=1, **named("d", [5], 1))
     with pytest.raises(MemoryError):
-        lib.call("gather_elements", x=x, indices=at, y=y, bytes=4, size=5, stride=3, **named("n", [2]), **named("s", [0]))
+        lib.call(
+            "gather_elements", x=x, indices=at, y=y, bytes=4, size=5, stride=3, **named("n", [2]), **named("s", [0])
+        )
     with pytest.raises(MemoryError):
         scattered_nd(lib, "", at[:, None], np.zeros((2, 3), np.float32), x)
     with pytest.raises(MemoryError):
@@ -57,7 +59,8 @@ def named(letter, sizes, fill=1):
 
 @pytest.mark.parametrize(
     ("shape", "batch", "vectors"),
-    [((6, 5, 4), 0, (7, 2)), ((6, 5, 4), 0, (2, 3, 3)), ((6, 5, 4), 1, (6, 9, 1)), ((2, 3, 4, 5), 2, (2, 3, 1, 2)), ((9,), 0, (1, 1))],
+    [((6, 5, 4), 0, (7, 2)), ((6, 5, 4), 0, (2, 3, 3)), ((6, 5, 4), 1, (6, 9, 1)), ((2, 3, 4, 5), 2, (2, 3, 1, 2)),
+     ((9,), 0, (1, 1))],
 )  # fmt: skip
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_gather_nd(lib, rng, shape, batch, vectors, dtype):
@@ -74,17 +77,37 @@ def test_gather_nd(lib, rng, shape, batch, vectors, dtype):
 def steps(shape, axis):
     """Strides in elements, 0 for the axis."""
     strides = [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
-    return {"size": shape[axis], "stride": strides[axis], **named("s", [0 if i == axis else s for i, s in enumerate(strides)])}
+    return {
+        "size": shape[axis],
+        "stride": strides[axis],
+        **named("s", [0 if i == axis else s for i, s in enumerate(strides)]),
+    }
 
 
-SHAPES = [((3, 4), (2, 4), 0), ((3, 4), (3, 9), 1), ((3, 5, 7), (2, 5, 6), 1), ((6,), (9,), 0), ((2, 3, 4, 5), (1, 3, 2, 5), 2)]
+SHAPES = [
+    ((3, 4), (2, 4), 0),
+    ((3, 4), (3, 9), 1),
+    ((3, 5, 7), (2, 5, 6), 1),
+    ((6,), (9,), 0),
+    ((2, 3, 4, 5), (1, 3, 2, 5), 2),
+]
 
 
 @pytest.mark.parametrize(("shape", "picked", "axis"), SHAPES)
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_gather_elements(lib, rng, shape, picked, axis, dtype):
     x, at = values(rng, shape, dtype), indices(rng, shape[axis], picked)
-    y = both(lib, "gather_elements", picked, dtype, x=x, indices=at, bytes=x.itemsize, **steps(shape, axis), **named("n", picked))
+    y = both(
+        lib,
+        "gather_elements",
+        picked,
+        dtype,
+        x=x,
+        indices=at,
+        bytes=x.itemsize,
+        **steps(shape, axis),
+        **named("n", picked),
+    )
     np.testing.assert_array_equal(y, GatherElements().ref(x, at, np.array(axis)))
 
 
@@ -132,7 +155,9 @@ def test_scatter_elements(lib, rng, reduction, dtype, shape, picked, axis):
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_scatters_of_extremes_are_those_of_numpy(lib, reduction):
-    data, updates = (guarded(np.array(v, np.float32)) for v in zip(*[(a, b) for a in EXTREMES for b in EXTREMES], strict=True))
+    data, updates = (
+        guarded(np.array(v, np.float32)) for v in zip(*[(a, b) for a in EXTREMES for b in EXTREMES], strict=True)
+    )
     at = np.arange(data.size, dtype=I32)
     with np.errstate(all="ignore"):
         want = ScatterElements(reduction).ref(data, at, updates)
