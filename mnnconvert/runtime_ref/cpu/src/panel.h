@@ -4,6 +4,7 @@
 // of weights and a broadcast of each pixel. Pixels lie `lanes` floats apart, as neighbours of a blocked map do, so that
 // every address of a block of input channels is one register plus a constant. Weights of a panel are [inputs][PANEL].
 #pragma once
+#include "kernel.h"
 #include "simd.h"
 
 #include <array>
@@ -20,13 +21,32 @@ constexpr int MOST_ROWS = 12;
 constexpr int MOST_ROWS = lanes == 16 ? 14 : lanes == 8 ? 6 : 4;  // without FMA, the product needs a register as well
 #endif
 
+// Weights to fetch to the second-level cache while others are multiplied: `step` floats per input channel.
+struct Ahead {
+  const float* next;
+  int64_t step;
+
+  // The part `strip` of `strips` of the weights of a panel. Weights are read from the last-level cache or from memory
+  // once, then multiplied by several strips of pixels: each fetches its share of those that come then.
+  static Ahead share(const float* weights, int64_t inputs, int64_t strip, int64_t strips) {
+    const int64_t step = ceil_div(PANEL, strips);
+    return {weights + strip * step * inputs, step};
+  }
+
+  MNNK_INLINE void fetch() {
+    __builtin_prefetch(next, 0, 2);
+    next += step;
+  }
+};
+
 // acc[r][..] += sum over `blocks` blocks of input channels of a[block * step + r * lanes + channel] * b[channel][..]
 template <int ROWS>
-MNNK_INLINE void accumulate(vf (&acc)[ROWS][2], const float* a, int64_t step, const float* b, int64_t blocks) {
+MNNK_INLINE void accumulate(vf (&acc)[ROWS][2], const float* a, int64_t step, const float* b, int64_t blocks,
+                            Ahead ahead) {
   for (int64_t block = 0; block < blocks; ++block, a += step, b += lanes * PANEL) {
 #pragma GCC unroll 8
     for (int k = 0; k < lanes; ++k) {
-      __builtin_prefetch(b + k * PANEL + 512);
+      ahead.fetch();
       const vf b0 = load(b + k * PANEL), b1 = load(b + k * PANEL + lanes);
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; ++r) {

@@ -163,9 +163,9 @@ void finish_tile(const float* m, int64_t m_step, const Shape& s, int64_t tile, i
 }
 
 template <int ROWS> struct Product {
-  static void run(const float* v, const float* w, int64_t blocks, float* m, int64_t m_row) {
+  static void run(const float* v, const float* w, int64_t blocks, float* m, int64_t m_row, Ahead ahead) {
     vf acc[ROWS][2] = {};
-    accumulate<ROWS>(acc, v, ROWS * lanes, w, blocks);
+    accumulate<ROWS>(acc, v, ROWS * lanes, w, blocks, ahead);
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r) {
       store(m + r * m_row, acc[r][0]);
@@ -213,10 +213,12 @@ void run_group(const float* x, const float* weights, float* y, const Shape& s, c
     for (int64_t part = 0; part < parts; ++part)
       for (int64_t panel = 0; panel < panels; ++panel) {
         const float* w = weights + (part * all_panels + chunk + panel) * inputs * PANEL;
+        const float* next = w + (panel + 1 < panels ? 1 : all_panels - panel) * inputs * PANEL;
         for (int64_t strip = 0; strip < strips; ++strip) {
           const int64_t start = strip_start(strip), rows = strip_start(strip + 1) - start;
           PRODUCTS[rows - 1](v + part * plan.v_step + start * inputs, w, s.in_blocks,
-                             m + part * plan.m_step + start * row + panel * PANEL, row);
+                             m + part * plan.m_step + start * row + panel * PANEL, row,
+                             Ahead::share(next, inputs, strip, strips));
         }
       }
     const int64_t last_block = smaller(s.out_blocks, 2 * (chunk + panels));
