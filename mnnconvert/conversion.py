@@ -258,6 +258,13 @@ class Conversion:
         if not result.passed:
             lines = result.lines()
             raise GateError.of("verification-missed", lines[0], hint="\n  ".join(lines[1:]), file=self.source)
+        disputes = result.disputes()
+        if disputes:
+            self.note(
+                "disputed-outputs",
+                f"the rounding steps of the model decide on some outputs: {'; '.join(disputes)}",
+                "mnnconvert explain disputed-outputs says what was proved instead",
+            )
 
     def _quantize(self, graph: Graph, layers: list[LayerPlan], recipe: Recipe) -> None:
         from mnnconvert.quantizers.apply import apply_plan, flush_denormals, halve_constants

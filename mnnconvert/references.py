@@ -125,6 +125,12 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
      "Check metric and output names; the message names the line or key."),
     ("verification-missed", "The written file runs, but its outputs differ from the source by more than allowed.",
      "Raise the precision (more bits, smaller blocks, --hqq) or, if the difference is acceptable, --tolerance."),
+    ("disputed-outputs",
+     "Outputs differ by more than the tolerance, but no more than the source engine differs from itself when its float "
+     "inputs and weights change by a millionth: values are rounded to codes at run time, and the last bit decides. "
+     "Both sides agree where no rounding is in doubt, so the file computes what the source does.",
+     "Nothing needs to be done. Judge such a model by its accuracy on real data, or bound it with --gates, which stay "
+     "hard."),
     ("source-engine-failed", "The framework of the source could not run its own model.",
      "Check that the model runs there, or give inputs it accepts with --inputs FILE.npz."),
     ("source-engine-missing", "The framework that could prove the result is not installed.",

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from mnnconvert.verify.metrics import ArrayComparison, compare_arrays, kind_of
+from mnnconvert.verify.metrics import ArrayComparison, compare_arrays, kind_of, plain
 
 
 @dataclass(frozen=True)
@@ -29,20 +29,55 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """How far the reference is from itself on one output when its numbers are shaken (see `dispute`).
+
+    `error` is the largest difference of `trials` shaken runs from the one that was not, `sqnr` the worst of them in
+    dB; `moved` of them missed the tolerance. Integers count the elements that differ, and have no `sqnr`.
+    """
+
+    trials: int
+    moved: int
+    error: float
+    sqnr: float | None
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields as JSON values, like those of an ArrayComparison."""
+        return {name: plain(value) for name, value in asdict(self).items()}
+
+    def __str__(self) -> str:
+        return f"moves by {self.error:.3g} itself, in {self.moved} of {self.trials} runs beyond the tolerance"
+
+
+@dataclass(frozen=True)
 class OutputVerdict:
-    """One output: `reason` is empty when it passed, `measured` is None when there was nothing to measure."""
+    """One output: `reason` is empty when it agrees, `measured` is None when there was nothing to measure.
+
+    `numeric` tells that shape, kind and special values fit, so that the numbers alone are too far off. With a
+    `spread` this is disputed and passes: the reference is as far from itself.
+    """
 
     name: str
     reason: str
     measured: ArrayComparison | None = None
+    numeric: bool = False
+    spread: Spread | None = None
+
+    @property
+    def verdict(self) -> str:
+        """ "passed", "disputed" or "missed"."""
+        if not self.reason:
+            return "passed"
+        return "missed" if self.spread is None else "disputed"
 
     @property
     def passed(self) -> bool:
-        return not self.reason
+        return self.verdict != "missed"
 
     def to_dict(self) -> dict[str, object]:
+        facts = {"name": self.name, "passed": self.passed, "verdict": self.verdict, "reason": self.reason}
         measured = None if self.measured is None else self.measured.to_dict()
-        return {"name": self.name, "passed": self.passed, "reason": self.reason, "measured": measured}
+        return {**facts, "measured": measured, "spread": None if self.spread is None else self.spread.to_dict()}
 
 
 @dataclass(frozen=True)
@@ -59,6 +94,10 @@ class Comparison:
     @property
     def failures(self) -> list[OutputVerdict]:
         return [verdict for verdict in self.outputs if not verdict.passed]
+
+    @property
+    def disputed(self) -> list[OutputVerdict]:
+        return [verdict for verdict in self.outputs if verdict.verdict == "disputed"]
 
     def to_dict(self) -> dict[str, object]:
         outputs = [verdict.to_dict() for verdict in self.outputs]
@@ -83,24 +122,46 @@ def compare_outputs(
     return Comparison(tuple(verdicts + extra), tolerance)
 
 
+def distance(m: ArrayComparison) -> float:
+    """What the tolerance bounds: the largest difference of floats, of anything else the elements that differ."""
+    if kind_of(m.want_dtype) != "float":
+        return float(m.wrong)
+    assert m.max_abs is not None  # same shape and kind
+    return m.max_abs
+
+
+def allowed(m: ArrayComparison, tolerance: Tolerance) -> float:
+    """The bound on `distance`."""
+    if kind_of(m.want_dtype) != "float":
+        return 0.0
+    assert m.largest is not None  # same shape and kind
+    return tolerance.allowed(m.largest)
+
+
 def _verdict(name: str, got: np.ndarray, want: np.ndarray, tolerance: Tolerance, exact_kinds: bool) -> OutputVerdict:
     measured = compare_arrays(got, want)
-    return OutputVerdict(name, _reason(measured, tolerance, exact_kinds), measured)
+    misfit = _misfit(measured, exact_kinds)
+    if misfit:
+        return OutputVerdict(name, misfit, measured)
+    numeric = kind_of(measured.want_dtype) != "text"
+    if distance(measured) <= allowed(measured, tolerance):
+        return OutputVerdict(name, "", measured, numeric)
+    return OutputVerdict(name, _far(measured), measured, numeric)
 
 
-def _reason(m: ArrayComparison, tolerance: Tolerance, exact_kinds: bool) -> str:
-    """Why the measured difference is too much; empty when it is not."""
+def _misfit(m: ArrayComparison, exact_kinds: bool) -> str:
+    """Why the two cannot be the same quantity, whatever the numbers; empty when they can."""
     if not m.same_shape:
         return f"shape {list(m.got_shape)} instead of {list(m.want_shape)}"
     if not (m.same_kind or (not exact_kinds and _integral(m.got_dtype) and _integral(m.want_dtype))):
         return f"element type {m.got_dtype} instead of {m.want_dtype}"
+    return _odd(m) if m.odd else ""
+
+
+def _far(m: ArrayComparison) -> str:
+    """Where and by how much the numbers differ."""
     if kind_of(m.want_dtype) != "float":
-        return _inexact(m) if m.wrong else ""
-    if m.odd:
-        return _odd(m)
-    assert m.max_abs is not None and m.largest is not None  # same shape and kind: all was measured
-    if m.max_abs <= tolerance.allowed(m.largest):
-        return ""
+        return _inexact(m)
     return f"off by {m.max_abs:.3g} at {_at(m)} (largest value {m.largest:.3g})"
 
 

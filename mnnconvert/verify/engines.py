@@ -6,8 +6,10 @@ released MNN package, which has to be kept at arm's length, is in `mnn_engine.py
 
 from __future__ import annotations
 
+import copy
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 Feeds = Mapping[str, np.ndarray]
 Outputs = dict[str, np.ndarray]
+Change = Callable[[np.ndarray], np.ndarray]
+
+TWIN_BYTES = 500_000_000  # larger models are not opened a second time
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ class OnnxRuntimeEngine:
         self.path = Path(path)
         self._threads, self._optimize = threads, optimize
         self.notes: list[str] = []
+        self._constants: dict[str, Any] = {}  # OrtValues that replace initializers; a session only points at them
         self._session = self._open()
         self.inputs = [self._describe(value) for value in self._session.get_inputs()]
         self.outputs = [self._describe(value) for value in self._session.get_outputs()]
@@ -112,6 +118,36 @@ class OnnxRuntimeEngine:
             if "AutoPadType" not in str(problem):
                 raise self._failed("could not run the model", problem) from problem
         return self._run_with_explicit_pads(feeds)
+
+    def with_constants(self, change: Change) -> OnnxRuntimeEngine | None:
+        """The same model with `change` applied to the float32 initializers of its main graph; None beyond 500 MB.
+
+        Initializers in external files stay as they are. The new session reads the changed ones where they lie, so
+        that it holds no more than the old one does.
+        """
+        constants = self._changed_constants(change)
+        if constants is None:
+            return None
+        twin = copy.copy(self)
+        twin._constants = constants
+        twin._session = twin._open()
+        return twin
+
+    def _changed_constants(self, change: Change) -> dict[str, Any] | None:
+        import onnx
+        import onnxruntime
+        from onnx import numpy_helper
+
+        if self.path.stat().st_size > TWIN_BYTES:
+            return None
+        tensors = onnx.load(str(self.path), load_external_data=False).graph.initializer
+        if sum(_bytes_of(tensor) for tensor in tensors) > TWIN_BYTES:
+            return None
+        return {
+            tensor.name: onnxruntime.OrtValue.ortvalue_from_numpy(change(numpy_helper.to_array(tensor)))
+            for tensor in tensors
+            if tensor.data_type == onnx.TensorProto.FLOAT and tensor.data_location != onnx.TensorProto.EXTERNAL
+        }
 
     def _run(self, session: Any, feeds: Feeds) -> Outputs:
         names = [value.name for value in self.outputs]
@@ -170,6 +206,10 @@ class OnnxRuntimeEngine:
         options.inter_op_num_threads = 1
         if not self._optimize:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        for name, value in self._constants.items():
+            options.add_initializer(name, value)
+        if self._constants:  # which would copy them
+            options.add_session_config_entry("session.disable_prepacking", "1")
         if isinstance(source, bytes):
             folder = str(self.path.resolve().parent)
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
@@ -195,6 +235,13 @@ class OnnxRuntimeEngine:
             file=self.path,
             hint="Check that the source model runs by itself; --inputs gives it inputs that it accepts.",
         )
+
+
+def _bytes_of(tensor: onnx.TensorProto) -> int:
+    import onnx
+
+    itemsize: int = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return int(math.prod(tensor.dims)) * itemsize
 
 
 _NUMPY_NAMES = {"float": "float32", "double": "float64", "float8e4m3fn": "float8_e4m3fn", "float8e5m2": "float8_e5m2"}

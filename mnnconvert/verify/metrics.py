@@ -63,10 +63,11 @@ class ArrayComparison:
 
     def to_dict(self) -> dict[str, object]:
         """The fields as JSON values: infinities and NaN become the texts "inf", "-inf" and "nan"."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
+        return {name: plain(value) for name, value in asdict(self).items()}
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
+    """As a JSON value: infinities and NaN become texts, tuples lists."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return list(value) if isinstance(value, tuple) else value

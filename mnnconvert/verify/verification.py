@@ -9,6 +9,7 @@ import numpy as np
 
 from mnnconvert.errors import ConversionError, Diagnostic
 from mnnconvert.verify.compare import Comparison, OutputVerdict, Tolerance, compare_outputs
+from mnnconvert.verify.dispute import settle
 from mnnconvert.verify.engines import Engine, Feeds, Outputs
 from mnnconvert.verify.gates import GateResult, failures_table
 
@@ -66,20 +67,34 @@ class VerificationResult:
             "missed_gates": [gate.to_dict() for gate in self.missed_gates],
         }
 
+    def disputes(self) -> list[str]:
+        """The outputs that differ by no more than the reference from itself, each with its numbers."""
+        return [
+            f"run {number}, {bad.name}: {bad.reason}; {self.reference} {bad.spread}"
+            for number, run in enumerate(self.runs, 1)
+            if run.comparison is not None
+            for bad in run.comparison.disputed
+        ]
+
     def lines(self) -> list[str]:
         """The result for people: the verdict, then per run its worst output, or everything that failed."""
         agrees = "agrees" if self.passed else "does not agree"
         count = f"{len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
-        head = f"{self.candidate} {agrees} with {self.reference} on {count} (tolerance {self.tolerance})"
-        runs = (line for number, run in enumerate(self.runs, 1) for line in _run_lines(number, run))
+        disputed = sum(1 for run in self.runs if run.comparison is not None and run.comparison.disputed)
+        but = f", {disputed} of them disputed" if disputed else ""
+        head = f"{self.candidate} {agrees} with {self.reference} on {count}{but} (tolerance {self.tolerance})"
+        runs = (line for number, run in enumerate(self.runs, 1) for line in _run_lines(number, run, self.reference))
         return [head, *runs, *failures_table(self.missed_gates)]
 
 
-def _run_lines(number: int, run: VerificationRun) -> list[str]:
+def _run_lines(number: int, run: VerificationRun, reference: str) -> list[str]:
     head = f"  run {number} ({_shape_text(run.shapes)}): "
     notes = [f"    note: {note}" for note in run.notes]
     if run.comparison is None:
         return [head + "could not be run", *(f"    {problem}" for problem in run.problems), *notes]
+    if run.passed and run.comparison.disputed:
+        disputed = (f"    {bad.name}: {bad.reason}; {reference} {bad.spread}" for bad in run.comparison.disputed)
+        return [head + "disputed", *disputed, *notes]
     if run.passed:
         return [head + _worst_text(run.comparison), *notes]
     return [head + "different", *(f"    {bad.name}: {bad.reason}" for bad in run.comparison.failures), *notes]
@@ -136,6 +151,9 @@ def _verify(reference: Engine, candidate: Engine, choices: Iterable[Feeds], tole
     except ConversionError as failure:
         return VerificationRun(shapes, None, tuple(failure.diagnostics), tuple(notes))
     comparison = compare_outputs(got, want, tolerance, exact_kinds=candidate.exact_kinds)
+    if not comparison.passed:
+        comparison, evidence = settle(reference, candidate, feeds, got, want, comparison)
+        notes += evidence
     return VerificationRun(shapes, comparison, notes=tuple(notes))
 
 
