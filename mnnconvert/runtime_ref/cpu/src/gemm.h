@@ -17,6 +17,8 @@
 // panels, ahead of time (gemm_pack_b) or block by block. `a` is read with any strides; a block is copied (not
 // rearranged) where its own rows would be in each other's way in the caches.
 #pragma once
+#include <type_traits>
+
 #include "epilogue.h"
 #include "kernel.h"
 #include "simd.h"
@@ -30,8 +32,8 @@ constexpr int most_rows = 8;  // 16 of 32 registers
 #else
 constexpr int most_rows = lanes == 16 ? 14 : 6;  // 28 of 32, or 12 of 16 registers
 #endif
-constexpr int64_t rows_per_block = most_rows * (lanes == 16 ? 12 : 28);
-constexpr int64_t columns_per_block = 1024;
+constexpr int64_t columns_per_block = 1024;  // packed on the fly
+constexpr int64_t most_columns = 4096;       // packed ahead of time, or in place
 constexpr int64_t longest_step = 24 * 1024 / (panel * static_cast<int64_t>(sizeof(float)));
 
 // Vectors per tile of so many rows.
@@ -42,6 +44,13 @@ inline int64_t k_step(int64_t k) {
   return larger<int64_t>(1, round_up(ceil_div(k, larger<int64_t>(1, ceil_div(k, longest_step))), 8));
 }
 
+inline int64_t rows_per_block(int64_t step) {
+  return larger<int64_t>(1, 56 * 1024 / (larger<int64_t>(1, step) * most_rows)) * most_rows;
+}
+
+constexpr int few_rows = 4;  // a matrix of so many rows reads b once; b is not worth packing
+constexpr int64_t streamed_columns = 1024;
+
 struct Left {
   const float* data;
   int64_t row, column;  // strides, in floats like all strides here
@@ -50,6 +59,10 @@ struct Left {
 struct Right {
   const float* data;
   int64_t row, panel;  // from one k to the next, from panel to panel
+  const float* ahead = nullptr;  // what comes next is brought to L2 while this is multiplied,
+  int64_t share = 0;             // so many floats per tile
+
+  Right from(int64_t column) const { return {data + column / gemm::panel * panel, row, panel}; }
 };
 
 struct Output {
@@ -109,15 +122,21 @@ template <int R, int V> MNNK_INLINE void accumulate(const Left& a, const Right& 
   }
 }
 
-// The sums of a tile that only counts `columns` columns, brought to y one vector part at a time.
-__attribute__((noinline)) inline void finish_part(const float* sums, int64_t rows, int64_t columns, const Output& y) {
+// Sums [rows, columns], `sums_row` apart and with room for whole vectors, brought to y.
+__attribute__((noinline)) inline void finish(const float* sums, int64_t sums_row, int64_t rows, int64_t columns,
+                                             const Output& y) {
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t j = 0; j < columns; j += lanes) {
       const int64_t count = smaller<int64_t>(lanes, columns - j), at = r * y.row + j;
-      vf sum = load(sums + r * panel + j);
-      if (y.bias) sum = sum + load_part(y.bias + j, count);
-      if (y.residual) sum = sum + load_part(y.residual + at, count);
-      store_part(y.data + at, min(splat(y.high), max(splat(y.low), sum)), count);
+      const auto get = [count](const float* p) { return count == lanes ? load(p) : load_part(p, count); };
+      vf sum = load(sums + r * sums_row + j);
+      if (y.bias) sum = sum + get(y.bias + j);
+      if (y.residual) sum = sum + get(y.residual + at);
+      sum = min(splat(y.high), max(splat(y.low), sum));
+      if (count == lanes)
+        store(y.data + at, sum);
+      else
+        store_part(y.data + at, sum, count);
     }
 }
 
@@ -125,8 +144,17 @@ __attribute__((noinline)) inline void finish_part(const float* sums, int64_t row
 template <int R, int V>
 void sweep(Left a, const Right& b, int64_t k, Output y, int64_t tiles, int64_t columns) {
   const vf low = splat(y.low), high = splat(y.high);
+  const float* ahead = b.ahead;
   for (; tiles > 0; --tiles) {
     vf acc[R][V] = {};
+    for (const float* end = ahead + b.share; ahead < end; ahead += 64 / sizeof(float)) __builtin_prefetch(ahead, 0, 2);
+    if (k >= 64) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {  // where the tile begins and ends
+        __builtin_prefetch(y.data + r * y.row, 1, 3);
+        __builtin_prefetch(y.data + r * y.row + V * lanes - 1, 1, 3);
+      }
+    }
     accumulate<R, V>(a, b, k, acc);
     if (V > 2 || columns == V * lanes) {
       const float* residual = y.residual;
@@ -143,13 +171,13 @@ void sweep(Left a, const Right& b, int64_t k, Output y, int64_t tiles, int64_t c
         to += y.row;
         if (residual) residual += y.row;
       }
-    } else {
+    } else if constexpr (V <= 2) {
       alignas(64) float sums[R * panel];
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r)
 #pragma GCC unroll 16
-        for (int v = 0; v < smaller(V, 2); ++v) store(sums + r * panel + v * lanes, acc[r][v]);
-      finish_part(sums, R, columns, y);
+        for (int v = 0; v < V; ++v) store(sums + r * panel + v * lanes, acc[r][v]);
+      finish(sums, panel, R, columns, y);
     }
     a.data += R * a.row;
     y = y.at(R, 0);
@@ -179,7 +207,7 @@ __attribute__((noinline)) inline void activate_rows(const Output& y, int64_t row
 
 // A block of rows of `a` times panels of `b` that hold `columns` columns. y = a b + bias + residual, activated.
 inline void block(const Left& a, int64_t rows, const Right& b, int64_t columns, int64_t k, const Output& y) {
-  if (rows <= 0) return;
+  if (rows <= 0 || columns <= 0) return;
   const int64_t tiles = ceil_div(rows, most_rows), few = rows / tiles, with_more = rows % tiles;
   const int64_t widest_tile = widest(few + (with_more > 0));
   for (int64_t j = 0, vectors; j < columns; j += vectors * lanes) {
@@ -187,13 +215,28 @@ inline void block(const Left& a, int64_t rows, const Right& b, int64_t columns, 
     while (vectors > 2 && j + vectors * lanes > columns) vectors /= 2;
     if (columns - j <= lanes) vectors = 1;
     const int64_t some = smaller(columns - j, vectors * lanes);
-    const Right from{b.data + j / panel * b.panel, b.row, b.panel};
-    const Output to = y.at(0, j);
-    if (with_more) sweep_of(few + 1, vectors)(a, from, k, to, with_more, some);
     const int64_t done = with_more * (few + 1);
+    const Output to = y.at(0, j);
+    Right from = b.from(j);
+    if (tiles >= 8 && b.row == panel && j + panel < columns) {
+      from.share = round_up(ceil_div(k * panel, tiles), 16);
+      from.ahead = from.data + b.panel;
+    }
+    if (with_more) sweep_of(few + 1, vectors)(a, from, k, to, with_more, some);
+    from.ahead += with_more * from.share;
     sweep_of(few, vectors)({a.data + done * a.row, a.row, a.column}, from, k, to.at(done, 0), tiles - with_more, some);
     if (y.activation > CLIP) activate_rows(to, rows, some);
   }
+}
+
+// to[j][i] = from[i][j] for i, j below `lanes`; strides from row to row.
+MNNK_INLINE void transpose_square(const float* from, int64_t from_row, float* to, int64_t to_row) {
+  vf rows[lanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < lanes; ++i) rows[i] = load(from + i * from_row);
+  transpose(rows);
+#pragma GCC unroll 16
+  for (int i = 0; i < lanes; ++i) store(to + i * to_row, rows[i]);
 }
 
 // Panels of b [k, columns] with any strides: to[panel][k][panel columns], the last panel filled up with zeros.
@@ -208,13 +251,91 @@ inline void pack(const float* b, int64_t row, int64_t column, int64_t k, int64_t
     } else if (row == 1 && some == panel) {
       for (; done + lanes <= k; done += lanes)
         for (int v = 0; v < 2; ++v)
-          transpose_block(b + done + v * lanes * column, column, to + done * panel + v * lanes, panel);
+          transpose_square(b + done + v * lanes * column, column, to + done * panel + v * lanes, panel);
     }
     for (; done < k; ++done) {
       for (int64_t c = 0; c < some; ++c) to[done * panel + c] = b[done * row + c * column];
       for (int64_t c = some; c < panel; ++c) to[done * panel + c] = 0.0f;
     }
   }
+}
+
+// A few rows of `a` times `columns` columns of a large `b` that is read once, in the order in which it lies in memory:
+// four rows of b at a time are added to sums that stay in L1.
+template <int R>
+void stream(const Left& a, const float* b, int64_t b_row, int64_t columns, int64_t k, const Output& y) {
+  alignas(64) float sums[R * streamed_columns] = {};
+  const auto add = [&](int64_t l, auto some) {
+    constexpr int K = decltype(some)::value;
+    vf left[R][K];
+    for (int r = 0; r < R; ++r)
+      for (int i = 0; i < K; ++i) left[r][i] = splat(a.data[r * a.row + (l + i) * a.column]);
+    for (int64_t j = 0; j < columns; j += lanes) {
+      vf right[K];
+#pragma GCC unroll 16
+      for (int i = 0; i < K; ++i) right[i] = load(b + (l + i) * b_row + j);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        vf sum = load(sums + r * streamed_columns + j);
+#pragma GCC unroll 16
+        for (int i = 0; i < K; ++i) sum = fma(left[r][i], right[i], sum);
+        store(sums + r * streamed_columns + j, sum);
+      }
+    }
+  };
+  int64_t l = 0;
+  for (; l + 4 <= k; l += 4) add(l, std::integral_constant<int, 4>());
+  for (; l < k; ++l) add(l, std::integral_constant<int, 1>());
+  finish(sums, streamed_columns, R, columns, y);
+}
+
+template <int R = few_rows>
+void stream_rows(const Left& a, int64_t rows, const float* b, int64_t b_row, int64_t columns, int64_t k, const Output& y) {
+  if constexpr (R > 1)
+    if (rows < R) return stream_rows<R - 1>(a, rows, b, b_row, columns, k, y);
+  for (int64_t j = 0, some; j < columns; j += some) {
+    some = smaller(streamed_columns, columns - j);
+    stream<R>(a, b + j, b_row, some, k, y.at(0, j));
+    if (y.activation > CLIP) activate_rows(y.at(0, j), rows, some);
+  }
+}
+
+// Rows of `a` times columns of b, all of them neighbours along k: C columns at a time, lanes partial sums of each.
+template <int R, int C>
+void dots(const Left& a, const float* b, int64_t b_column, int64_t columns, int64_t k, const Output& y) {
+  for (int64_t j = 0; j + C <= columns; j += C, b += C * b_column) {
+    vf acc[R][C] = {};
+    const auto add = [&](int64_t l, auto get) {
+      vf left[R];
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) left[r] = get(a.data + r * a.row + l);
+#pragma GCC unroll 16
+      for (int c = 0; c < C; ++c) {
+        const vf right = get(b + c * b_column + l);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) acc[r][c] = fma(left[r], right, acc[r][c]);
+      }
+    };
+    int64_t l = 0;
+    for (; l + lanes <= k; l += lanes) add(l, [](const float* p) { return load(p); });
+    if (l < k) add(l, [rest = k - l](const float* p) { return load_part(p, rest); });
+    constexpr int row = (C + lanes - 1) / lanes * lanes;
+    alignas(64) float sums[R * row] = {};
+    for (int r = 0; r < R; ++r)
+      for (int c = 0; c < C; ++c) sums[r * row + c] = sum(acc[r][c]);
+    finish(sums, row, R, C, y.at(0, j));
+  }
+}
+
+template <int R = few_rows>
+void dots_rows(const Left& a, int64_t rows, const float* b, int64_t b_column, int64_t columns, int64_t k, const Output& y) {
+  if constexpr (R > 1)
+    if (rows < R) return dots_rows<R - 1>(a, rows, b, b_column, columns, k, y);
+  constexpr int C = R == 1 ? 8 : 12 / R;
+  const int64_t whole = columns / C * C;
+  dots<R, C>(a, b, b_column, whole, k, y);
+  dots<R, 1>(a, b + whole * b_column, b_column, columns - whole, k, y.at(0, whole));
+  if (y.activation > CLIP) activate_rows(y, rows, columns);
 }
 
 struct Product {
@@ -229,11 +350,17 @@ struct Product {
   bool b_in_place() const {
     return !packed && b_column == 1 && (m <= 3 * most_rows || k * b_row <= longest_step * panel);
   }
-  bool copies_a() const { return n > 4 * panel && (a.column != 1 || (a.row % 256 == 0 && m > most_rows)); }
-  int64_t a_scratch() const { return copies_a() ? smaller(m, rows_per_block) * (k_step(k) + 16) : 0; }
+  bool b_streams() const { return !packed && b_column == 1 && m <= few_rows && k * b_row > (1 << 16); }
+  bool by_dots() const { return !packed && b_row == 1 && b_column > 1 && a.column == 1 && m <= few_rows; }
+  bool copies_a() const { return n > 4 * panel && (a.column != 1 || m > few_rows); }
+  int64_t columns_at_once() const { return packed || b_in_place() ? most_columns : columns_per_block; }
+  int64_t a_scratch() const {
+    const int64_t step = k_step(k);
+    return copies_a() ? smaller(m, rows_per_block(step)) * (step + 16) : 0;
+  }
   int64_t b_scratch() const {
     if (packed) return 0;
-    return k_step(k) * (b_in_place() ? panel : round_up(smaller(n, columns_per_block), panel));
+    return k_step(k) * (b_in_place() ? panel : round_up(smaller(n, columns_at_once()), panel));
   }
 };
 
@@ -258,21 +385,29 @@ inline Left copy_block(const Left& a, int64_t rows, int64_t step, float* to) {
 
 // Rows i0..i1 and columns j0..j1 (j0 a multiple of `panel`) of a product; scratch of a_scratch() + b_scratch() floats.
 inline void multiply(const Product& p, int64_t i0, int64_t i1, int64_t j0, int64_t j1, float* scratch) {
-  const int64_t longest = k_step(p.k);
+  if (p.by_dots()) {
+    const Left a{p.a.data + i0 * p.a.row, p.a.row, 1};
+    return dots_rows(a, i1 - i0, p.b + j0 * p.b_column, p.b_column, j1 - j0, p.k, p.y.at(i0, j0).during(true, true));
+  }
+  const int64_t longest = k_step(p.k), block_rows = rows_per_block(longest);
+  const bool in_place = p.b_in_place(), streams = p.b_streams(), copies_a = p.copies_a();
   float* b_scratch = scratch + p.a_scratch();
   for (int64_t j = j0, columns; j < j1; j += columns) {
-    columns = smaller(columns_per_block, j1 - j);
+    columns = smaller(p.columns_at_once(), j1 - j);
+    const int64_t whole = in_place ? columns / panel * panel : 0;
     for (int64_t k0 = 0, step; k0 == 0 || k0 < p.k; k0 += longest) {
       step = smaller(longest, p.k - k0);
-      const bool in_place = p.b_in_place();
-      const int64_t whole = in_place ? columns / panel * panel : 0;
+      const float* b = p.packed ? nullptr : p.b + k0 * p.b_row + j * p.b_column;
       const Right rest = columns > whole ? panels_of(p, j + whole, columns - whole, k0, step, b_scratch) : Right{};
-      for (int64_t i = i0; i < i1; i += rows_per_block) {
-        const int64_t rows = smaller(rows_per_block, i1 - i);
+      for (int64_t i = i0; i < i1; i += block_rows) {
+        const int64_t rows = smaller(block_rows, i1 - i);
         Left a{p.a.data + i * p.a.row + k0 * p.a.column, p.a.row, p.a.column};
-        if (p.copies_a()) a = copy_block(a, rows, step, scratch);
+        if (copies_a) a = copy_block(a, rows, step, scratch);
         const Output y = p.y.at(i, j).during(k0 == 0, k0 + step >= p.k);
-        if (whole) block(a, rows, {p.b + k0 * p.b_row + j, p.b_row, panel}, whole, step, y);
+        if (streams)
+          stream_rows(a, rows, b, p.b_row, whole, step, y);
+        else
+          block(a, rows, {b, p.b_row, panel}, whole, step, y);
         block(a, rows, rest, columns - whole, step, y.at(0, whole));
       }
     }
