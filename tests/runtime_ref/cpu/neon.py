@@ -1,0 +1,74 @@
+"""Do the kernels compute on ARM what they compute here? Tests are recorded here and replayed by an emulator.
+
+    python tests/runtime_ref/cpu/neon.py BUILD [pytest words]
+
+BUILD holds `host` (libraries for this machine: the portable level with fused products, as ARM has them) and `arm`
+(programs from replay.cpp); `make test-neon` builds both.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+EMULATOR = "qemu-aarch64"
+LEVELS = ("portable", "dotprod")
+BOUND = 1e-6  # of the largest value: the C library's functions may differ in the last place
+TESTS = Path(__file__).parent
+
+
+def differences(expected: bytes, got: bytes, dtype: np.dtype) -> str | None:
+    """What differs, or None: integers are equal, floats are near, NaN and infinities are where they were."""
+    want, have = np.frombuffer(expected, dtype), np.frombuffer(got, dtype)
+    if want.tobytes() == have.tobytes():
+        return None
+    if dtype.kind != "f":
+        wrong = want != have
+        return f"{wrong.sum()} of {wrong.size} {dtype} differ" if wrong.any() else None
+    finite = np.isfinite(want)
+    if not np.array_equal(want[~finite], have[~finite], equal_nan=True):
+        return "NaN or infinities differ"
+    error = np.abs(want[finite].astype(np.float64) - have[finite]).max(initial=0)
+    largest = np.abs(want[finite]).max(initial=0)
+    return f"off by {error / largest:.1e} of the largest value" if not error <= BOUND * largest else None
+
+
+def compare(level: str, folder: Path, recorded: Sequence) -> Iterator[str]:
+    """Replays everything at a level; yields a line per kernel that differs."""
+    answers = folder / f"{level}.bin"
+    program = folder / "arm" / f"_{level}"
+    subprocess.run([EMULATOR, "-cpu", "max", program, folder / "calls.bin", answers, "2"], check=True)
+    wrong: dict[str, list[str]] = {}
+    with (folder / "results.bin").open("rb") as expected, answers.open("rb") as got:
+        for call in recorded:
+            blocks = [(expected.read(n), got.read(n)) for n in call.blocks]
+            for block, offset, nbytes, dtype in call.tensors:
+                want, have = (side[offset : offset + nbytes] for side in blocks[block])
+                if (found := differences(want, have, dtype)) is not None:
+                    wrong.setdefault(call.kernel, []).append(found)
+    for kernel, found in wrong.items():
+        yield f"{level}: {kernel}: {len(found)} tensors: {', '.join(sorted(set(found))[:4])}"
+
+
+def main() -> None:
+    folder, *words = sys.argv[1:]
+    os.environ |= {"MNNCONVERT_CPU_DIR": str(Path(folder).resolve() / "host"), "MNNCONVERT_ISA": "portable"}
+    from recording import record_tests  # loads the library
+
+    recorded = record_tests(Path(folder), ["-p", "no:cacheprovider", *(words or [str(TESTS)])])
+    counts = Counter(call.kernel for call in recorded)
+    print(f"{len(recorded)} calls of {len(counts)} kernels recorded")
+    wrong = [line for level in LEVELS for line in compare(level, Path(folder), recorded)]
+    print("\n".join(wrong) or f"the same on ARM at the levels {' and '.join(LEVELS)}")
+    if wrong or not recorded:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

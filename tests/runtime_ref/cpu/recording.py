@@ -1,0 +1,187 @@
+"""Records what kernels are called with and what they answer, to ask the same of libraries for other processors.
+
+Memory that several tensors of a call share is one block, as the call saw it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pytest
+
+from mnnconvert.runtime_ref.cpu.library import Library
+from mnnconvert.runtime_ref.cpu.program import Program
+
+MOST_ALIKE = 2  # calls of one kernel with equal parameters and sizes
+MOST_BYTES = 4_000_000  # of one call
+
+
+@dataclass(frozen=True)
+class Array:
+    """The memory of one tensor, and the type in which it is compared."""
+
+    address: int
+    nbytes: int
+    dtype: np.dtype
+
+
+@dataclass(frozen=True)
+class Block:
+    address: int
+    nbytes: int
+
+    def content(self) -> bytes:
+        return ctypes.string_at(self.address, self.nbytes)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One call: its kernel, the sizes of its blocks, and (block, offset, bytes, type) of each tensor that is there."""
+
+    kernel: str
+    blocks: tuple[int, ...]
+    tensors: tuple[tuple[int, int, int, np.dtype], ...]
+
+
+def blocks_of(arrays: Sequence[Array]) -> list[Block]:
+    """The union of the arrays' memory, as disjoint blocks."""
+    merged: list[Block] = []
+    for array in sorted(arrays, key=lambda a: (a.address, a.nbytes)):
+        end = array.address + array.nbytes
+        if merged and array.address < merged[-1].address + merged[-1].nbytes:
+            last = merged.pop()
+            merged.append(Block(last.address, max(end, last.address + last.nbytes) - last.address))
+        elif array.nbytes or not merged or array.address != merged[-1].address:
+            merged.append(Block(array.address, array.nbytes))
+    return merged
+
+
+def place(array: Array | None, blocks: Sequence[Block]) -> tuple[int, int]:
+    """Which block an array lies in, and where; (-1, 0) for none."""
+    if array is None:
+        return -1, 0
+    inside = [i for i, b in enumerate(blocks) if b.address <= array.address <= b.address + b.nbytes - array.nbytes]
+    return inside[-1], array.address - blocks[inside[-1]].address
+
+
+@dataclass
+class Recorder:
+    """Two files, the calls for replay.cpp and the blocks after each; `recorded` describes both."""
+
+    calls: BinaryIO
+    results: BinaryIO
+    recorded: list[Recorded] = field(default_factory=list)
+    alike: Counter[object] = field(default_factory=Counter)
+
+    def around(self, kernel: str, arrays: Sequence[Array | None], params: np.ndarray, scalars: np.ndarray,
+               call: Callable[[], None]) -> None:  # fmt: skip
+        """Run `call` and write down what it was given and what it left."""
+        given = [a for a in arrays if a is not None]
+        key = kernel, params.tobytes(), scalars.tobytes(), tuple(a.nbytes if a else None for a in arrays)
+        self.alike[key] += 1
+        blocks = blocks_of(given)
+        if self.alike[key] > MOST_ALIKE or sum(b.nbytes for b in blocks) > MOST_BYTES:
+            return call()
+        places = [place(a, blocks) for a in arrays]
+        self._write_call(kernel, blocks, places, params, scalars)
+        call()
+        for block in blocks:
+            self.results.write(block.content())
+        tensors = [(*p, a.nbytes, a.dtype) for p, a in zip(places, arrays, strict=True) if a is not None]
+        self.recorded.append(Recorded(kernel, tuple(b.nbytes for b in blocks), tuple(tensors)))
+
+    def _write_call(self, kernel: str, blocks: Sequence[Block], places: Sequence[tuple[int, int]],
+                    params: np.ndarray, scalars: np.ndarray) -> None:  # fmt: skip
+        def number(value: int) -> None:
+            self.calls.write(struct.pack("<q", value))
+
+        number(len(kernel.encode()))
+        self.calls.write(kernel.encode())
+        number(len(blocks))
+        for block in blocks:
+            number(block.nbytes)
+            self.calls.write(block.content())
+        number(len(places))
+        self.calls.write(np.array(places, "<i8").tobytes())
+        number(len(params))
+        self.calls.write(params.astype("<i8").tobytes())
+        number(len(scalars))
+        self.calls.write(scalars.astype("<f4").tobytes())
+
+
+def record_tests(folder: Path, words: Sequence[str]) -> list[Recorded]:
+    """Run pytest with these words and record all kernels in folder/calls.bin and folder/results.bin.
+
+    SystemExit when a test fails: what a wrong kernel answers is no measure for others.
+    """
+    with (folder / "calls.bin").open("wb") as calls, (folder / "results.bin").open("wb") as results:
+        recorder = Recorder(calls, results)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Library, "run", _recording_run(recorder, Library.run))
+            patch.setattr(Library, "call", _naming_arrays(Library.call))
+            patch.setattr(Program, "run", _naming_tensors(Program.run))
+            status = pytest.main(list(words))
+        if status:
+            raise SystemExit(f"the tests that were to be recorded ended with {status}")
+        return recorder.recorded
+
+
+_memory: list[dict[int, Array]] = []  # of the calls under way: slot -> its memory
+
+
+def _recording_run(recorder: Recorder, run: Callable[..., None]) -> Callable[..., None]:
+    """Instruction by instruction."""
+
+    def recording(self: Library, pool: Any, program: np.ndarray, args: np.ndarray, params: np.ndarray,
+                  scalars: np.ndarray, slots: np.ndarray, seconds: np.ndarray | None = None) -> None:  # fmt: skip
+        kernels = {kernel.address: kernel for kernel in self.kernels.values()}
+        for i, (address, args_at, args_count, params_at, scalars_at) in enumerate(program.tolist()):
+            kernel = kernels[address]
+            arrays = [_array(slot, int(slots[slot])) for slot in args[args_at : args_at + args_count].tolist()]
+            one, times = program[i : i + 1], None if seconds is None else seconds[i : i + 1]
+            recorder.around(
+                kernel.name,
+                arrays,
+                params[params_at : params_at + len(kernel.params)],
+                scalars[scalars_at : scalars_at + len(kernel.scalars)],
+                lambda one=one, times=times: run(self, pool, one, args, params, scalars, slots, times),
+            )
+
+    return recording
+
+
+def _array(slot: int, address: int) -> Array | None:
+    if not address:
+        return None
+    known = _memory[-1][slot]
+    return Array(address, known.nbytes, known.dtype)
+
+
+def _naming_arrays(call: Callable[..., None]) -> Callable[..., None]:
+    def naming(self: Library, name: str, pool: Any = None, **values: Any) -> None:
+        arrays = {i: values.get(n) for i, n in enumerate(self.kernels[name].args)}
+        _memory.append({i: Array(0, a.nbytes, a.dtype) for i, a in arrays.items() if a is not None})
+        try:
+            call(self, name, pool, **values)
+        finally:
+            _memory.pop()
+
+    return naming
+
+
+def _naming_tensors(run: Callable[..., Any]) -> Callable[..., Any]:
+    def naming(self: Program, *words: Any, **named: Any) -> Any:
+        _memory.append({slot: Array(0, t.nbytes, np.dtype(t.dtype)) for slot, t in enumerate(self._tensors, 1)})
+        try:
+            return run(self, *words, **named)
+        finally:
+            _memory.pop()
+
+    return naming
