@@ -10,6 +10,16 @@
 
 namespace mnnk {
 
+// sum += a * b, always in the same registers: left to itself, GCC 12 computes the sum in place of `a` or `b` now and
+// then and moves it back, which costs the inner loops up to 12 %.
+MNNK_INLINE void add_product(vf& sum, vf a, vf b) {
+#if (MNNK_LANES == 8 && defined(__FMA__)) || (MNNK_LANES == 16 && defined(__AVX512F__))
+  asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+#else
+  sum = fma(a, b, sum);
+#endif
+}
+
 constexpr float INFINITE = std::numeric_limits<float>::infinity();
 
 // Every kernel here clips its results while they are in registers; that is the whole epilogue for the identity and

@@ -59,55 +59,66 @@ template <int B, int P> MNNK_INLINE void step(vf (&sum)[B][P], const float* cons
   for (int p = 0; p < P; ++p) {
     const vf input = splat(x[p][at]);
 #pragma GCC unroll 16
-    for (int b = 0; b < B; ++b) sum[b][p] = fma(input, weight[b], sum[b][p]);
+    for (int b = 0; b < B; ++b) add_product(sum[b][p], input, weight[b]);
   }
 }
 
-template <int B, int P> __attribute__((noinline)) void run_tile(const Tile& t) {
-  vf sum[B][P];
-  const float* x[P];
+// `tiles` neighbouring tiles. GCC's second scheduling pass would make the sums compete for registers.
+template <int B, int P>
+__attribute__((noinline, optimize("no-schedule-insns2"))) void run_tiles(const Tile& t, int64_t tiles) {
+  const int32_t* pixels = t.pixels;
+  const float* residual = t.residual;
+  for (float *y = t.y, *last = y + tiles * P * lanes; y < last; y += P * lanes, pixels += P) {
+    vf sum[B][P];
+    const float* x[P];
 #pragma GCC unroll 16
-  for (int p = 0; p < P; ++p) x[p] = t.x + t.pixels[p];
+    for (int p = 0; p < P; ++p) x[p] = t.x + pixels[p];
 #pragma GCC unroll 16
-  for (int b = 0; b < B; ++b)
+    for (int b = 0; b < B; ++b)
 #pragma GCC unroll 16
-    for (int p = 0; p < P; ++p) sum[b][p] = vf{};
-  const float* w = t.w;
-  const int32_t* run = t.runs;
-  for (const int32_t* end = run + t.full; run < end; ++run) {
-    const int64_t at = *run;
+      for (int p = 0; p < P; ++p) sum[b][p] = vf{};
+    const float* w = t.w;
+    const int32_t* run = t.runs;
+    for (const int32_t* end = run + t.full; run < end; ++run) {
+      const int64_t at = *run;
 #pragma GCC unroll 16
-    for (int i = 0; i < lanes; ++i) step<B, P>(sum, x, at + i, w + i * B * lanes);
-    w += lanes * B * lanes;
-  }
-  for (const int32_t* end = run + t.single; run < end; ++run, w += B * lanes) step<B, P>(sum, x, *run, w);
-#pragma GCC unroll 16
-  for (int b = 0; b < B; ++b)
-#pragma GCC unroll 16
-    for (int p = 0; p < P; ++p) {
-      float* y = t.y + b * t.plane + p * lanes;
-      vf all = sum[b][p] + (t.bias ? load(t.bias + b * lanes) : load(y));
-      if (t.residual) all += load(t.residual + b * t.plane + p * lanes);
-      store(y, t.clip(all));
+      for (int i = 0; i < lanes; ++i) step<B, P>(sum, x, at + i, w + i * B * lanes);
+      w += lanes * B * lanes;
     }
-}
-
-template <int B, int P> void choose_pixels(const Tile& t, int64_t pixels) {
-  if (pixels == P) return run_tile<B, P>(t);
-  if constexpr (P > 1) choose_pixels<B, P - 1>(t, pixels);
-}
-
-// All pixels of a chunk for one tile of blocks, in tiles of almost equal width.
-template <int B> void run_pixels(Tile t, int64_t count) {
-  const int64_t tiles = ceil_div(count, tile_pixels(B));
-  const Tile first = t;
-  for (int64_t i = 0; i < tiles; ++i) {
-    const int64_t begin = count * i / tiles, end = count * (i + 1) / tiles;
-    t.pixels = first.pixels + begin;
-    t.y = first.y + begin * lanes;
-    if (t.residual) t.residual = first.residual + begin * lanes;
-    choose_pixels<B, tile_pixels(B)>(t, end - begin);
+    for (const int32_t* end = run + t.single; run < end; ++run, w += B * lanes) step<B, P>(sum, x, *run, w);
+#pragma GCC unroll 16
+    for (int b = 0; b < B; ++b)
+#pragma GCC unroll 16
+      for (int p = 0; p < P; ++p)
+        sum[b][p] += t.bias ? load(t.bias + b * lanes) : load(y + b * t.plane + p * lanes);
+    if (residual) {
+#pragma GCC unroll 16
+      for (int b = 0; b < B; ++b)
+#pragma GCC unroll 16
+        for (int p = 0; p < P; ++p) sum[b][p] += load(residual + b * t.plane + p * lanes);
+      residual += P * lanes;
+    }
+#pragma GCC unroll 16
+    for (int b = 0; b < B; ++b)
+#pragma GCC unroll 16
+      for (int p = 0; p < P; ++p) store(y + b * t.plane + p * lanes, t.clip(sum[b][p]));
   }
+}
+
+template <int B, int P> void choose_pixels(const Tile& t, int64_t pixels, int64_t tiles) {
+  if (pixels == P) return run_tiles<B, P>(t, tiles);
+  if constexpr (P > 1) choose_pixels<B, P - 1>(t, pixels, tiles);
+}
+
+// All pixels of a chunk for one tile of blocks, in tiles of `least` pixels, the first few of one more.
+template <int B> void run_pixels(Tile t, int64_t count) {
+  const int64_t tiles = ceil_div(count, tile_pixels(B)), least = count / tiles, wider = count % tiles;
+  if (wider) choose_pixels<B, tile_pixels(B)>(t, least + 1, wider);
+  const int64_t done = wider * (least + 1);
+  t.pixels += done;
+  t.y += done * lanes;
+  if (t.residual) t.residual += done * lanes;
+  choose_pixels<B, tile_pixels(B)>(t, least, tiles - wider);
 }
 
 void run_blocks(const Tile& t, int64_t blocks, int64_t pixels) {
