@@ -17,11 +17,16 @@ pytestmark = pytest.mark.skipif(not library.runnable_levels(), reason="no compil
 IDENTITY, CLIP, LEAKY = 0, 1, 8
 
 
-def packed(lib, w, op):  # noqa: F811
+def packed(lib, w, op, few):  # noqa: F811
     """Weights as the kernel of `op` takes them."""
     inputs, per_group, kernel_y, kernel_x = w.shape
     lanes = lib.lanes
-    if per_group == 1 and op.group == inputs:
+    if few:
+        columns = per_group * kernel_y * kernel_x
+        panel = lanes if columns <= lanes else 2 * lanes
+        array, unhurt = guard((-(-columns // panel), -(-inputs // lanes) * lanes, panel))
+        lib.call("deconv_few_pack", w=guarded(w), packed=array, inputs=inputs, columns=columns)
+    elif per_group == 1 and op.group == inputs:
         array, unhurt = guard((-(-inputs // lanes), kernel_y, kernel_x, lanes))
         lib.call(
             "deconv_depthwise_pack", w=guarded(w), packed=array, channels=inputs, kernel_y=kernel_y, kernel_x=kernel_x
@@ -35,7 +40,8 @@ def packed(lib, w, op):  # noqa: F811
     return array
 
 
-def check(lib, rng, shape, per_group, kernel, op, activation=IDENTITY, extras=True):  # noqa: F811
+def check(lib, rng, shape, per_group, kernel, op, activation=IDENTITY, extras=True, few=False):  # noqa: F811
+    """One transposed convolution at one level."""
     outputs = per_group * op.group
     x = rng.standard_normal(shape, dtype=np.float32)
     w = rng.standard_normal((shape[1], per_group, *kernel), dtype=np.float32)
@@ -46,18 +52,21 @@ def check(lib, rng, shape, per_group, kernel, op, activation=IDENTITY, extras=Tr
         sums = sums + bias.reshape(1, -1, 1, 1) + residual
     depthwise = per_group == 1 and op.group == shape[1]
     channels = {"channels": outputs} if depthwise else {"inputs": shape[1], "outputs": outputs}
+    kernel_name = "deconv_few" if few else "deconv_depthwise" if depthwise else "deconv"
     y = both(
-        lib, "deconv_depthwise" if depthwise else "deconv", blocked_shape(sums.shape, lib.lanes), **channels,
-        x=guarded(to_blocked(x, lib.lanes)), packed=guarded(packed(lib, w, op)), bias=guarded(bias) if extras else None,
-        residual=guarded(to_blocked(residual, lib.lanes)) if extras else None, images=shape[0], height=shape[2],
-        width=shape[3], out_height=sums.shape[2], out_width=sums.shape[3], kernel_y=kernel[0], kernel_x=kernel[1],
+        lib, kernel_name, sums.shape if few else blocked_shape(sums.shape, lib.lanes), **channels,
+        x=guarded(to_blocked(x, lib.lanes)), packed=guarded(packed(lib, w, op, few)),
+        bias=guarded(bias) if extras else None,
+        residual=guarded(residual if few else to_blocked(residual, lib.lanes)) if extras else None,
+        images=shape[0], height=shape[2], width=shape[3], out_height=sums.shape[2], out_width=sums.shape[3],
+        kernel_y=kernel[0], kernel_x=kernel[1],
         stride_y=op.strides[0], stride_x=op.strides[1], dilation_y=op.dilations[0], dilation_x=op.dilations[1],
         top=op.pads[0], left=op.pads[1], activation=activation, low=0.25, high=2.0,
     )  # fmt: skip
     want = sums
     if activation:
         want = np.clip(sums, 0.25, 2.0) if activation == CLIP else np.where(sums < 0, sums * 0.25, sums)
-    np.testing.assert_allclose(from_blocked(y, outputs), want, rtol=0, atol=2e-6 * np.abs(sums).max())
+    np.testing.assert_allclose(y if few else from_blocked(y, outputs), want, rtol=0, atol=2e-6 * np.abs(sums).max())
 
 
 WINDOWS = [
@@ -87,6 +96,13 @@ def test_depthwise(lib, rng, kernel, op):  # noqa: F811
         check(lib, rng, (2, channels, *size), 1, kernel, grouped)
 
 
+@pytest.mark.parametrize(("kernel", "op"), WINDOWS)
+def test_few_outputs(lib, rng, kernel, op):  # noqa: F811
+    for channels, size in itertools.product([(3, 1), (20, 3)], [(3, 5), (17, 7), (35, 40)]):
+        if all(op._out(i, size[i], kernel[i]) > 0 for i in (0, 1)):
+            check(lib, rng, (2, channels[0], *size), channels[1], kernel, op, few=True)
+
+
 @pytest.mark.parametrize(("inputs", "group", "per_group"), [(4, 2, 3), (34, 2, 17), (6, 6, 2)])
 def test_groups(lib, rng, inputs, group, per_group):  # noqa: F811
     check(lib, rng, (1, inputs, 5, 6), per_group, (3, 3), Deconvolution(strides=(2, 2), group=group))
@@ -97,6 +113,7 @@ def test_groups(lib, rng, inputs, group, per_group):  # noqa: F811
 def test_epilogue(lib, rng, activation, extras):  # noqa: F811
     op = Deconvolution(strides=(2, 2), pads=(1, 1, 1, 1))
     check(lib, rng, (1, 8, 7, 7), 24, (4, 4), op, activation, extras)
+    check(lib, rng, (1, 8, 7, 7), 2, (4, 4), op, activation, extras, few=True)
     check(lib, rng, (1, 8, 7, 7), 1, (4, 4), Deconvolution((2, 2), (1, 1), (1, 1, 1, 1), group=8), activation, extras)
 
 

@@ -1,7 +1,7 @@
 // The inner loop of the kernels that multiply pixels of blocked maps by packed weights (Winograd, deconvolution).
 //
 // A panel is `rows` pixels x PANEL output channels in registers: rows x 2 accumulators, per input channel two vectors
-// of weights and a broadcast of each pixel. Pixels lie `lanes` floats apart, as neighbours of a blocked map do, so that
+// of weights (one, where there are few outputs) and a broadcast of each pixel. Pixels lie `lanes` floats apart, as neighbours of a blocked map do, so that
 // every address of a block of input channels is one register plus a constant. Weights of a panel are [inputs][PANEL].
 #pragma once
 #include "kernel.h"
@@ -40,19 +40,21 @@ struct Ahead {
 };
 
 // acc[r][..] += sum over `blocks` blocks of input channels of a[block * step + r * lanes + channel] * b[channel][..]
-template <int ROWS>
-MNNK_INLINE void accumulate(vf (&acc)[ROWS][2], const float* a, int64_t step, const float* b, int64_t blocks,
+template <int ROWS, int VECTORS>
+MNNK_INLINE void accumulate(vf (&acc)[ROWS][VECTORS], const float* a, int64_t step, const float* b, int64_t blocks,
                             Ahead ahead) {
-  for (int64_t block = 0; block < blocks; ++block, a += step, b += lanes * PANEL) {
+  for (int64_t block = 0; block < blocks; ++block, a += step) {
 #pragma GCC unroll 8
-    for (int k = 0; k < lanes; ++k) {
+    for (int k = 0; k < lanes; ++k, b += VECTORS * lanes) {
       ahead.fetch();
-      const vf b0 = load(b + k * PANEL), b1 = load(b + k * PANEL + lanes);
+      vf weights[VECTORS];
+#pragma GCC unroll 2
+      for (int v = 0; v < VECTORS; ++v) weights[v] = load(b + v * lanes);
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; ++r) {
         const vf each = splat(a[r * lanes + k]);
-        acc[r][0] = fma(each, b0, acc[r][0]);
-        acc[r][1] = fma(each, b1, acc[r][1]);
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; ++v) acc[r][v] = fma(each, weights[v], acc[r][v]);
       }
     }
   }

@@ -10,6 +10,8 @@
 //
 // Packed weights: [ceil(outputs / PANEL)][kernel_y][kernel_x][ceil(inputs / lanes) * lanes][PANEL] floats; groups are
 // filled up with zeros. Depthwise: [ceil(channels / lanes)][kernel_y][kernel_x][lanes].
+#include <algorithm>
+
 #include "epilogue.h"
 #include "kernel.h"
 #include "panel.h"
@@ -69,6 +71,11 @@ Margin find_margin(const Axis& axis, Tap* taps) {
   return margin;
 }
 
+// Out of line: with all its functions, an activation is long.
+__attribute__((noinline)) vf activate_any(int64_t activation, vf x, float low, float high) {
+  return activate(activation, x, low, high);
+}
+
 // Bias, residual, activation. PLAIN: the activation is a clip, which is none when its bounds are infinite.
 struct Finish {
   const float* residual;
@@ -81,7 +88,7 @@ struct Finish {
   bool plain() const { return activation <= CLIP; }
   template <bool PLAIN> MNNK_INLINE vf apply(vf v, int64_t at) const {
     if (residual) v += load(residual + at);
-    return PLAIN ? min(splat(high), max(splat(low), v)) : activate(activation, v, low, high);
+    return PLAIN ? min(splat(high), max(splat(low), v)) : activate_any(activation, v, low, high);
   }
 };
 
@@ -110,30 +117,34 @@ struct Target {
   vf bias[2];
 };
 
-// The pixels first .. first + ROWS of a phase x one panel of outputs.
-template <int ROWS, bool PLAIN> struct Phase {
-  static void run(const Taps& taps, const Source& s, const Target& t, int64_t first, const Finish& f) {
+// The pixels first .. first + ROWS of a phase x one panel of outputs: sums[pixel][PANEL].
+template <int ROWS> struct Phase {
+  static void run(const Taps& taps, const Source& s, int64_t first, float* sums) {
     constexpr int64_t distance = 1024;  // floats from the weights in use to those being fetched
     vf acc[ROWS][2] = {};
     for (int64_t i = 0; i < taps.y_count; ++i)
       for (int64_t j = 0; j < taps.x_count; ++j) {
         const Tap &ty = taps.ys[i], &tx = taps.xs[j];
         const float* w = s.weights + (ty.k * s.kernel_x + tx.k) * s.weight_step;
-        accumulate<ROWS>(acc, s.x + ty.at * s.row_step + (tx.at + first) * lanes, s.block_step, w, s.blocks,
-                         Ahead{w + distance, PANEL});
+        accumulate(acc, s.x + ty.at * s.row_step + (tx.at + first) * lanes, s.block_step, w, s.blocks,
+                   Ahead{w + distance, PANEL});
       }
-    int64_t at = t.at + first * t.pixel_step;
-#pragma GCC unroll 16
-    for (int r = 0; r < ROWS; ++r, at += t.pixel_step) {
-      store(t.y + at, f.apply<PLAIN>(acc[r][0] + t.bias[0], at));
-      if (t.second) store(t.y + at + t.second, f.apply<PLAIN>(acc[r][1] + t.bias[1], at + t.second));
+    for (int r = 0; r < ROWS; ++r) {
+      store(sums + r * PANEL, acc[r][0]);
+      store(sums + r * PANEL + lanes, acc[r][1]);
     }
   }
 };
-template <int ROWS> using PlainPhase = Phase<ROWS, true>;
-template <int ROWS> using AnyPhase = Phase<ROWS, false>;
-constexpr auto PLAIN_PHASES = by_rows<PlainPhase>();
-constexpr auto ANY_PHASES = by_rows<AnyPhase>();
+constexpr auto PHASES = by_rows<Phase>();
+
+template <bool PLAIN>
+void finish_pixels(const float* sums, int64_t count, int64_t first, const Target& t, const Finish& f) {
+  for (int64_t r = 0; r < count; ++r, sums += PANEL) {
+    const int64_t at = t.at + (first + r) * t.pixel_step;
+    store(t.y + at, f.apply<PLAIN>(load(sums) + t.bias[0], at));
+    if (t.second) store(t.y + at + t.second, f.apply<PLAIN>(load(sums + lanes) + t.bias[1], at + t.second));
+  }
+}
 
 // The taps of all phases of a row, found once: those of phase p are list[start[p]] .. list[start[p + 1]].
 struct PhaseTaps {
@@ -220,13 +231,13 @@ void run_block(const Job& job, const float* x, const float* weights, const float
     source.row_step = blocks * width;
     source.block_step = width;
   }
-  const auto& kernels = f.plain() ? PLAIN_PHASES : ANY_PHASES;
+  alignas(64) float sums[MOST_ROWS * PANEL];
   for (int64_t panel = first_panel; panel < last_panel; ++panel) {
     source.weights = weights + panel * job.y.kernel * job.x.kernel * job.tap_step();
     const int64_t block = 2 * panel, area = job.y.out * job.x.out * lanes;
     Target target{y, 0, job.x.stride * lanes, block + 1 < job.out_blocks() ? area : 0,
                   {load_bias(bias, block, job.outputs), load_bias(bias, block + 1, job.outputs)}};
-    for (int64_t row = begin; row < end; ++row) {
+    const auto run_row = [&](int64_t row) {
       const int64_t y_count = find_inner_taps(job.y, row, ys);
       for (int64_t phase = 0; phase < job.x.phases(); ++phase) {
         const Taps taps{ys, phases.list + phases.start[phase], y_count, phases.start[phase + 1] - phases.start[phase]};
@@ -234,10 +245,76 @@ void run_block(const Job& job, const float* x, const float* weights, const float
         const int64_t pixels = job.x.pixels(phase), strips = ceil_div(pixels, MOST_ROWS);
         for (int64_t strip = 0; strip < strips; ++strip) {
           const int64_t from = pixels * strip / strips, to = pixels * (strip + 1) / strips;
-          kernels[to - from - 1](taps, source, target, from, f);
+          PHASES[to - from - 1](taps, source, from, sums);
+          (f.plain() ? finish_pixels<true> : finish_pixels<false>)(sums, to - from, from, target, f);
         }
       }
+    };
+    for (int64_t phase = 0; phase < job.y.stride; ++phase)  // rows of a phase share weights
+      for (int64_t row = begin + phase; row < end; row += job.y.stride) run_row(row);
+  }
+}
+
+// Few outputs: the columns of a product pixels x (outputs x taps), C, are added to a plain y.
+template <int ROWS, int VECTORS> struct Columns {
+  static void run(const float* x, int64_t step, const float* w, int64_t blocks, float* c, int64_t c_row) {
+    vf acc[ROWS][VECTORS] = {};
+    accumulate(acc, x, step, w, blocks, Ahead{w, 0});
+    for (int r = 0; r < ROWS; ++r)
+      for (int v = 0; v < VECTORS; ++v) store(c + r * c_row + v * lanes, acc[r][v]);
+  }
+};
+template <int ROWS> using NarrowColumns = Columns<ROWS, 1>;
+template <int ROWS> using WideColumns = Columns<ROWS, 2>;
+constexpr auto NARROW_COLUMNS = by_rows<NarrowColumns>();
+constexpr auto WIDE_COLUMNS = by_rows<WideColumns>();
+
+int64_t column_panel(int64_t columns) { return columns <= lanes ? lanes : PANEL; }
+
+struct Few {
+  Axis y, x;
+  int64_t inputs, outputs;
+
+  int64_t columns() const { return outputs * y.kernel * x.kernel; }
+  int64_t c_row() const { return round_up(columns(), column_panel(columns())); }
+};
+
+// C for a row of x, whose blocks of inputs lie `step` floats apart.
+void find_columns(const Few& job, const float* x, int64_t step, const float* packed, float* c) {
+  const int64_t panel = column_panel(job.columns()), blocks = ceil_div(job.inputs, lanes);
+  const int64_t strips = ceil_div(job.x.in, MOST_ROWS);
+  const auto& kernels = panel == lanes ? NARROW_COLUMNS : WIDE_COLUMNS;
+  for (int64_t at = 0; at < job.c_row(); at += panel)
+    for (int64_t strip = 0; strip < strips; ++strip) {
+      const int64_t from = job.x.in * strip / strips, to = job.x.in * (strip + 1) / strips;
+      kernels[to - from - 1](x + from * lanes, step, packed + at * blocks * lanes, blocks, c + from * job.c_row() + at,
+                             job.c_row());
     }
+}
+
+// Row `row` of x, transformed to `c`, to what of its results lies in rows begin .. end of y [outputs][rows][columns].
+void add_columns(const Few& job, const float* c, int64_t row, int64_t begin, int64_t end, float* y) {
+  for (int64_t ky = 0; ky < job.y.kernel; ++ky) {
+    const int64_t to_row = row * job.y.stride + ky * job.y.dilation - job.y.pad;
+    if (to_row < begin || to_row >= end) continue;
+    for (int64_t o = 0; o < job.outputs; ++o)
+      for (int64_t kx = 0; kx < job.x.kernel; ++kx) {
+        const int64_t shift = kx * job.x.dilation - job.x.pad, stride = job.x.stride, room = job.x.out - 1 - shift;
+        const int64_t first = shift < 0 ? ceil_div(-shift, stride) : 0;
+        const int64_t last = room < 0 ? 0 : smaller(job.x.in, room / stride + 1);
+        const float* from = c + (o * job.y.kernel + ky) * job.x.kernel + kx;
+        float* to = y + (o * job.y.out + to_row) * job.x.out;
+        for (int64_t i = first; i < last; ++i) to[i * stride + shift] += from[i * job.c_row()];
+      }
+  }
+}
+
+template <bool PLAIN> void finish_floats(float* y, int64_t at, int64_t count, const Finish& f) {
+  int64_t i = at;
+  for (; i + lanes <= at + count; i += lanes) store(y + i, f.apply<PLAIN>(load(y + i), i));
+  for (; i < at + count; ++i) {  // one by one, since apply reads a whole vector of the residual
+    const float sum = f.residual ? y[i] + f.residual[i] : y[i];
+    y[i] = Finish{nullptr, f.activation, f.low, f.high}.template apply<PLAIN>(splat(sum), 0)[0];
   }
 }
 
@@ -361,6 +438,46 @@ KERNEL(deconv_depthwise, ARGS(x, packed, bias, residual, y),
           }
         }
       }
+    }
+  });
+}
+
+// w [inputs][columns], columns being outputs x kernel_y x kernel_x, to panels of `lanes` columns where there are no
+// more than that, else of PANEL: [ceil(columns / panel)][ceil(inputs / lanes) * lanes][panel].
+KERNEL(deconv_few_pack, ARGS(w, packed), PARAMS(inputs, columns)) {
+  const int64_t panel = column_panel(p.columns), rows = round_up(p.inputs, lanes);
+  for (int64_t k = 0; k < rows; ++k)
+    for (int64_t c = 0; c < round_up(p.columns, panel); ++c)
+      out(a.packed)[(c / panel * rows + k) * panel + c % panel] =
+          k < p.inputs && c < p.columns ? in(a.w)[k * p.columns + c] : 0.0f;
+}
+
+// As deconv, but y (and residual) plain: [images][outputs][out_height][out_width]. For fewer outputs than `lanes`.
+KERNEL(deconv_few, ARGS(x, packed, bias, residual, y),
+       PARAMS(images, inputs, height, width, outputs, out_height, out_width, kernel_y, kernel_x, stride_y, stride_x,
+              dilation_y, dilation_x, top, left, activation),
+       SCALARS(low, high)) {
+  const Few job{{p.height, p.out_height, p.kernel_y, p.stride_y, p.dilation_y, p.top},
+                {p.width, p.out_width, p.kernel_x, p.stride_x, p.dilation_x, p.left}, p.inputs, p.outputs};
+  const Finish finish(a.residual, p.activation, s.low, s.high);
+  const int64_t in_step = p.height * p.width * lanes, in_image = ceil_div(p.inputs, lanes) * in_step;
+  const int64_t block_rows = 16 * p.stride_y, blocks = ceil_div(p.out_height, block_rows);
+  pool.split(p.images * blocks, 1, [&](int64_t first_block, int64_t last_block, int thread) {
+    float* c = pool.scratch_f32(thread, p.width * job.c_row());
+    for (int64_t unit = first_block; unit < last_block; ++unit) {
+      const int64_t image = unit / blocks, begin = unit % blocks * block_rows;
+      const int64_t end = smaller(p.out_height, begin + block_rows), count = (end - begin) * p.out_width;
+      const int64_t at = image * p.outputs * p.out_height * p.out_width;
+      const auto start = [&](int64_t o) { return at + (o * p.out_height + begin) * p.out_width; };
+      float* y = out(a.y);
+      for (int64_t o = 0; o < p.outputs; ++o)
+        std::fill_n(y + start(o), count, a.bias ? in(a.bias)[o] : 0.0f);
+      for (int64_t row = first_row(job.y, begin); row < last_row(job.y, end); ++row) {
+        find_columns(job, in(a.x) + image * in_image + row * p.width * lanes, in_step, in(a.packed), c);
+        add_columns(job, c, row, begin, end, y + at);
+      }
+      for (int64_t o = 0; o < p.outputs; ++o)
+        (finish.plain() ? finish_floats<true> : finish_floats<false>)(y, start(o), count, finish);
     }
   });
 }

@@ -165,7 +165,7 @@ void finish_tile(const float* m, int64_t m_step, const Shape& s, int64_t tile, i
 template <int ROWS> struct Product {
   static void run(const float* v, const float* w, int64_t blocks, float* m, int64_t m_row, Ahead ahead) {
     vf acc[ROWS][2] = {};
-    accumulate<ROWS>(acc, v, ROWS * lanes, w, blocks, ahead);
+    accumulate(acc, v, ROWS * lanes, w, blocks, ahead);
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r) {
       store(m + r * m_row, acc[r][0]);
