@@ -22,10 +22,14 @@ struct BadIndex : std::bad_alloc {
 
 MNNK_INLINE int64_t wrapped(int64_t index, int64_t size) { return index < 0 ? index + size : index; }
 
+// Whether -size <= index < size, in 32 bits.
+MNNK_INLINE bool inside(int32_t index, uint32_t size) { return static_cast<uint32_t>(index) + size < 2 * size; }
+
 void check(const int32_t* indices, int64_t count, int64_t size) {
-  bool bad = false;
-  for (int64_t i = 0; i < count; ++i) bad |= indices[i] < -size || indices[i] >= size;
-  if (bad) throw BadIndex();
+  const uint32_t bound = static_cast<uint32_t>(size);
+  bool good = true;
+  for (int64_t i = 0; i < count; ++i) good &= inside(indices[i], bound);
+  if (!good) throw BadIndex();
 }
 
 // f(bytes) with a constant for the usual sizes of elements, so that copies of one need no call.
@@ -51,8 +55,8 @@ KERNEL(gather, ARGS(x, indices, y), PARAMS(bytes, outer, size, count)) {
         const int64_t block = at / p.count, first = at % p.count, last = smaller(p.count, first + end - at);
         const char* x = in<char>(a.x) + block * p.size * p.bytes;
         char* y = out<char>(a.y) + block * p.count * p.bytes;
-        for (int64_t i = first; i < last; ++i)
-          std::memcpy(y + i * p.bytes, x + wrapped(indices[i], p.size) * p.bytes, bytes);
+        const int64_t step = static_cast<int64_t>(bytes), size = p.size;
+        for (int64_t i = first; i < last; ++i) std::memcpy(y + i * step, x + wrapped(indices[i], size) * step, bytes);
         at += last - first;
       }
     });
@@ -73,13 +77,10 @@ struct Places {
     }
   }
   void check(const int32_t* vectors, int64_t rows) const {
-    bool bad = false;
+    bool good = true;
     for (int64_t r = 0; r < rows; ++r)
-      for (int64_t i = 0; i < depth; ++i) {
-        const int64_t index = vectors[r * depth + i];
-        bad |= index < -sizes[i] || index >= sizes[i];
-      }
-    if (bad) throw BadIndex();
+      for (int64_t i = 0; i < depth; ++i) good &= inside(vectors[r * depth + i], static_cast<uint32_t>(sizes[i]));
+    if (!good) throw BadIndex();
   }
   int64_t operator()(const int32_t* vector) const {
     int64_t at = 0;
@@ -123,8 +124,9 @@ struct Elements {
       for (int64_t i = 0; i < n[axis]; ++i) each(axis + 1, number + i * step, place + i * s[axis], f);
       return;
     }
-    for (int64_t i = 0; i < n[axis]; ++i)
-      f(number + i, place + i * s[axis] + wrapped(indices[number + i], size) * stride);
+    const int64_t count = n[axis], own = s[axis], length = size, step = stride;
+    const int32_t* at = indices + number;
+    for (int64_t i = 0; i < count; ++i) f(number + i, place + i * own + wrapped(at[i], length) * step);
   }
 };
 
@@ -137,8 +139,11 @@ KERNEL(gather_elements, ARGS(x, indices, y),
   const Elements elements{in<int32_t>(a.indices), numbers, numbers + MOST_AXES, p.size, p.stride};
   check(elements.indices, elements.count(), p.size);
   with_bytes(p.bytes, [&](auto bytes) {
-    elements.each(0, 0, 0, [&](int64_t number, int64_t place) {
-      std::memcpy(out<char>(a.y) + number * p.bytes, in<char>(a.x) + place * p.bytes, bytes);
+    const auto size = static_cast<int64_t>(bytes);
+    const char* x = in<char>(a.x);
+    char* y = out<char>(a.y);
+    elements.each(0, 0, 0, [=](int64_t number, int64_t place) {
+      std::memcpy(y + number * size, x + place * size, bytes);
     });
   });
 }
@@ -198,9 +203,10 @@ KERNEL(scatter_elements, ARGS(indices, updates, y),
   check(elements.indices, elements.count(), p.size);
   with_reduction(p.reduction, p.is_float, [&](auto reduction, auto zero) {
     using T = decltype(zero);
+    const T* updates = in<T>(a.updates);
     T* y = out<T>(a.y);
-    elements.each(0, 0, 0, [&](int64_t number, int64_t place) {
-      y[place] = combined<T>(reduction, y[place], in<T>(a.updates)[number]);
+    elements.each(0, 0, 0, [=](int64_t number, int64_t place) {
+      y[place] = combined<T>(reduction, y[place], updates[number]);
     });
   });
 }

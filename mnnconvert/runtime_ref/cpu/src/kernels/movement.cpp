@@ -28,17 +28,22 @@ struct Axis {
   int64_t n, x, y;  // size, and the distance in bytes between neighbours
 };
 
-// Elements of 1, 2, 4, 8 and 16 bytes, at any address.
+// Elements of 1 to 64 bytes, at any address.
 template <int E> struct Unit {};
 template <> struct Unit<1> { typedef uint8_t type __attribute__((may_alias)); };
 template <> struct Unit<2> { typedef uint16_t type __attribute__((may_alias, aligned(1))); };
 template <> struct Unit<4> { typedef uint32_t type __attribute__((may_alias, aligned(1))); };
 template <> struct Unit<8> { typedef uint64_t type __attribute__((may_alias, aligned(1))); };
 template <> struct Unit<16> { typedef uint64_t type __attribute__((vector_size(16), may_alias, aligned(1))); };
+template <> struct Unit<32> { typedef uint64_t type __attribute__((vector_size(32), may_alias, aligned(1))); };
+template <> struct Unit<64> { typedef uint64_t type __attribute__((vector_size(64), may_alias, aligned(1))); };
 
 template <int64_t N> using Constant = std::integral_constant<int64_t, N>;
 
-template <int E> MNNK_INLINE void move(char* y, const char* x) { std::memcpy(y, x, E); }
+template <int E> MNNK_INLINE void move(char* y, const char* x) {
+  using U = typename Unit<E>::type;
+  *reinterpret_cast<U*>(y) = *reinterpret_cast<const U*>(x);
+}
 
 // f(x, y) for every combination of the indices of `axes`.
 template <class F> void each_place(const Axis* axes, int count, const char* x, char* y, const F& f) {
@@ -52,15 +57,20 @@ template <class F> void each_place(const Axis* axes, int count, const char* x, c
 
 // ---- runs
 
-template <int C> void copy_runs(const Axis* outer, int count, int64_t bytes, const char* x, char* y) {
-  each_place(outer, count, x, y, [bytes](const char* from, char* to) {
-    for (int64_t i = 0; i + C < bytes; i += C) move<C>(to + i, from + i);
-    move<C>(to + bytes - C, from + bytes - C);
-  });
+// C <= bytes: whole chunks, the last one overlapping.
+template <int C> MNNK_INLINE void copy_run(int64_t bytes, const char* x, char* y) {
+  for (int64_t i = 0; i + C < bytes; i += C) move<C>(y + i, x + i);
+  move<C>(y + bytes - C, x + bytes - C);
 }
 
+template <int C> void copy_runs(const Axis* outer, int count, int64_t bytes, const char* x, char* y) {
+  each_place(outer, count, x, y, [bytes](const char* from, char* to) { copy_run<C>(bytes, from, to); });
+}
+
+constexpr int64_t LONG_RUN = 512;  // bytes from which memcpy is no slower
+
 void copy_runs(const Axis* outer, int count, int64_t bytes, const char* x, char* y) {
-  if (bytes >= 512) {
+  if (bytes >= LONG_RUN) {
     each_place(outer, count, x, y,
                [bytes](const char* from, char* to) { std::memcpy(to, from, static_cast<size_t>(bytes)); });
     return;
@@ -138,10 +148,10 @@ template <int E, int W> MNNK_INLINE void transpose_tile(const char* x, int64_t x
   for (int i = 0; i < K; ++i) std::memcpy(y + i * ys, &v[i], W);
 }
 
-// Whole tiles; those at the ends overlap their neighbours. Rows go by 64 bytes, so that lines of y are filled at once.
+// Whole tiles; those at the ends overlap their neighbours. Rows go by 128 bytes, so that lines of y are filled at once.
 template <int E, int W>
 void transpose_tiles(int64_t rows, int64_t xs, int64_t columns, int64_t ys, const char* x, char* y) {
-  constexpr int64_t R = W / E, C = 16 / E, LINE = larger<int64_t>(64 / E, R);
+  constexpr int64_t R = W / E, C = 16 / E, LINE = larger<int64_t>(128 / E, R);
   for (int64_t line = 0; line < rows; line += LINE) {
     const int64_t end = smaller(line + LINE, rows);
     for (int64_t c = 0; c < columns; c += C) {
@@ -252,6 +262,8 @@ namespace {
 
 constexpr int64_t OUTSIDE = -1;
 
+MNNK_INLINE int64_t sum_of_offsets(int64_t a, int64_t b) { return a == OUTSIDE || b == OUTSIDE ? OUTSIDE : a + b; }
+
 // A row of a picked result: what its table looks like is found once, and used for all rows.
 struct Row {
   const int64_t* table;
@@ -271,30 +283,73 @@ struct Row {
   }
 };
 
-template <int E> MNNK_INLINE void pick_part(const Row& row, int64_t begin, int64_t end, const char* x, const char* value,
-                                            char* y) {
-  const size_t bytes = E ? E : static_cast<size_t>(row.bytes);
-  for (int64_t i = begin; i < end; ++i)
-    std::memcpy(y + i * static_cast<int64_t>(bytes), row.table[i] == OUTSIDE ? value : x + row.table[i], bytes);
+// One unit of a row; E is 0 where its size is no constant.
+template <int E> MNNK_INLINE void move_unit(int64_t bytes, const char* x, char* y) {
+  if constexpr (E > 0) move<E>(y, x);
+  else std::memcpy(y, x, static_cast<size_t>(bytes));
 }
 
-template <int E> void pick_row(const Row& row, const char* x, const char* value, char* y) {
-  if constexpr (E > 0 && E <= 16) {
-    if (row.twice) {
-      using U = typename Unit<E>::type;
-      const char* __restrict from = x + row.table[0];
-      char* __restrict to = y;
-      for (int64_t i = 0; i < row.n / 2; ++i) {
-        const U u = *reinterpret_cast<const U*>(from + i * E);
-        *reinterpret_cast<U*>(to + 2 * i * E) = u;
-        *reinterpret_cast<U*>(to + (2 * i + 1) * E) = u;
-      }
-      return;
+template <int E> MNNK_INLINE void pick_part(const Row& row, int64_t begin, int64_t end, const char* x, const char* value,
+                                            char* y) {
+  const int64_t bytes = E ? E : row.bytes;
+  const int64_t* table = row.table;
+  for (int64_t i = begin; i < end; ++i)
+    move_unit<E>(bytes, table[i] == OUTSIDE ? value : x + table[i], y + i * bytes);
+}
+
+MNNK_INLINE void copy_row(int64_t bytes, const char* x, char* y) {
+  if (bytes >= 32 && bytes < LONG_RUN) return copy_run<32>(bytes, x, y);
+  std::memcpy(y, x, static_cast<size_t>(bytes));
+}
+
+// The lower (0) or upper (1) half of a vector, every element twice.
+template <int UPPER, class V, int... I> MNNK_INLINE V doubled(V v, std::integer_sequence<int, I...>) {
+  constexpr int half = UPPER * static_cast<int>(sizeof...(I)) / 2;
+  return V{v[half + I / 2]...};
+}
+
+template <int E, int W> MNNK_INLINE void double_vector(const char* x, char* y) {
+  constexpr auto each = std::make_integer_sequence<int, W / E>();
+  typename Vector<E, W>::type v;
+  std::memcpy(&v, x, W);
+  const auto lower = doubled<0>(v, each), upper = doubled<1>(v, each);
+  std::memcpy(y, &lower, W);
+  std::memcpy(y + W, &upper, W);
+}
+
+// Every element of x twice, by vectors, the last one overlapping.
+template <int E> void double_row(const Row& row, const char* x, char* y) {
+  const int64_t bytes = row.n / 2 * E;
+  int64_t i = 0;
+  if constexpr (E <= 4) {
+    constexpr int W = E == 4 ? 4 * smaller(lanes, 8) : 16;
+    if (bytes >= W) {
+      for (; i + W < bytes; i += W) double_vector<E, W>(x + i, y + 2 * i);
+      return double_vector<E, W>(x + bytes - W, y + 2 * (bytes - W));
     }
+  }
+  for (; i < bytes; i += E) {
+    move<E>(y + 2 * i, x + i);
+    move<E>(y + 2 * i + E, x + i);
+  }
+}
+
+template <int E> void fill_row(const Row& row, const char* value, char* y) {
+  const int64_t bytes = E ? E : row.bytes, n = row.n;
+  alignas(64) char unit[E ? E : 1];
+  if constexpr (E > 0) move<E>(unit, value);
+  for (int64_t i = 0; i < n; ++i) move_unit<E>(bytes, E ? unit : value, y + i * bytes);
+}
+
+// A row from x, or of `value` alone where x is null.
+template <int E> void pick_row(const Row& row, const char* x, const char* value, char* y) {
+  if (!x) return fill_row<E>(row, value, y);
+  if constexpr (E > 0) {
+    if (row.twice) return double_row<E>(row, x + row.table[0], y);
   }
   pick_part<E>(row, 0, row.run, x, value, y);
   if (row.run == row.run_end) return;
-  std::memcpy(y + row.run * row.bytes, x + row.table[row.run], static_cast<size_t>((row.run_end - row.run) * row.bytes));
+  copy_row((row.run_end - row.run) * row.bytes, x + row.table[row.run], y + row.run * row.bytes);
   pick_part<E>(row, row.run_end, row.n, x, value, y);
 }
 
@@ -317,43 +372,42 @@ PickRow pick_row_of(int64_t bytes) {
 
 // y [n0, ..., n5] of units of `bytes`; table int64 holds n0 + ... + n5 offsets in bytes, -1 where y is `value` (a unit).
 KERNEL(pick, ARGS(x, value, table, y), PARAMS(bytes, n0, n1, n2, n3, n4, n5)) {
-  constexpr int OUTER = 5;
-  const int64_t n[OUTER] = {p.n0, p.n1, p.n2, p.n3, p.n4};
-  const int64_t* tables[OUTER];
-  const int64_t* next = in<int64_t>(a.table);
-  int64_t rows = 1;
+  constexpr int OUTER = 4;
+  const int64_t n[OUTER] = {p.n0, p.n1, p.n2, p.n3};
+  const int64_t *tables[OUTER], *next = in<int64_t>(a.table);
+  int64_t planes = 1;
   for (int i = 0; i < OUTER; ++i) {
     tables[i] = next;
     next += n[i];
-    rows *= n[i];
+    planes *= n[i];
   }
-  if (rows == 0 || p.n5 == 0) return;
-  const Row row(next, p.n5, p.bytes);
+  if (planes * p.n4 * p.n5 == 0) return;
+  const int64_t* rows = next;
+  const Row row(rows + p.n4, p.n5, p.bytes);
   const int64_t row_bytes = p.n5 * p.bytes;
   const PickRow copy = pick_row_of(p.bytes);
-  const char* value = in<char>(a.value);
-  pool.split(rows, ceil_div(GRAIN, row_bytes), [&](int64_t begin, int64_t end, int) {
+  const char *x = in<char>(a.x), *value = in<char>(a.value);
+
+  const auto plane_offset = [&](int64_t plane) {
+    int64_t at = 0;
+    for (int i = OUTER - 1; i >= 0; --i) {
+      at = sum_of_offsets(at, tables[i][plane % n[i]]);
+      plane /= n[i];
+    }
+    return at;
+  };
+  pool.split(planes * p.n4, ceil_div(GRAIN, row_bytes), [&](int64_t begin, int64_t end, int) {
+    char* y = out<char>(a.y) + begin * row_bytes;
     int64_t before = OUTSIDE - 1;  // the offset of the row before, which may be the same again
-    for (int64_t r = begin; r < end; ++r) {
-      char* y = out<char>(a.y) + r * row_bytes;
-      int64_t at = 0;
-      for (int64_t i = OUTER - 1, rest = r; i >= 0; --i) {
-        if (n[i] == 1) {
-          at = at == OUTSIDE || tables[i][0] == OUTSIDE ? OUTSIDE : at + tables[i][0];
-          continue;
-        }
-        const int64_t offset = tables[i][rest % n[i]];
-        at = at == OUTSIDE || offset == OUTSIDE ? OUTSIDE : at + offset;
-        rest /= n[i];
+    for (int64_t done = begin; done < end;) {
+      const int64_t plane = plane_offset(done / p.n4), first = done % p.n4, last = smaller(p.n4, first + end - done);
+      for (int64_t r = first; r < last; ++r, y += row_bytes) {
+        const int64_t at = sum_of_offsets(plane, rows[r]);
+        if (at == before) copy_row(row_bytes, y - row_bytes, y);
+        else copy(row, at == OUTSIDE ? nullptr : x + at, value, y);
+        before = at;
       }
-      if (at == before) {
-        std::memcpy(y, y - row_bytes, static_cast<size_t>(row_bytes));
-      } else if (at == OUTSIDE) {
-        for (int64_t i = 0; i < p.n5; ++i) std::memcpy(y + i * p.bytes, value, static_cast<size_t>(p.bytes));
-      } else {
-        copy(row, in<char>(a.x) + at, value, y);
-      }
-      before = at;
+      done += last - first;
     }
   });
 }

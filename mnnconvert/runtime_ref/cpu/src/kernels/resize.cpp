@@ -1,8 +1,8 @@
-// Resizing feature maps by weighted sums of neighbours (linear, cubic), first along rows, then across them.
+// Resizing feature maps by weighted sums of neighbours: linear, cubic. Nearest neighbours are `pick` in movement.cpp.
 //
-// Where the taps lie and what they weigh comes in tables, so that all coordinate rules are one kernel. Each source row
-// is stretched to the new width once and kept while the next results need it: the rows that a result needs are
-// neighbours, so row r lives in slot r % taps. Nearest neighbours are copies: see `pick` in movement.cpp.
+// Where the taps lie and what they weigh comes in tables, so that all coordinate rules are one kernel. Where the height
+// shrinks, rows are mixed first, and the result is stretched to the new width. Otherwise each source row is stretched
+// once and kept while the next results need it: their rows are neighbours, so row r lives in slot r % taps.
 #include "kernel.h"
 #include "simd.h"
 
@@ -65,37 +65,45 @@ template <int TAPS> void mix_rows(const float* const* rows, const float* weights
 
 // x [planes, height, width, unit] to y [planes, out_height, out_width, unit], unit 1 or `lanes`.
 // rows int32 and row_weights float [out_height, row_taps], columns and column_weights [column_taps, out_width]; 2 or 4
-// taps, which are neighbours in ascending order (the border may come several times), or 0 for an axis that stays.
+// taps, which are neighbours in ascending order (the border may come several times), or 0 for an axis that stays (not both).
 KERNEL(resize, ARGS(x, rows, row_weights, columns, column_weights, y),
        PARAMS(planes, height, width, out_height, out_width, row_taps, column_taps, unit)) {
   const Table rows{in<int32_t>(a.rows), in(a.row_weights)}, columns{in<int32_t>(a.columns), in(a.column_weights)};
-  const int64_t length = p.out_width * p.unit, taps = p.row_taps;
-  const auto stretch = p.unit == 1 ? (p.column_taps == 2 ? stretch_plain<2> : stretch_plain<4>)
-                                   : (p.column_taps == 2 ? stretch_blocked<2> : stretch_blocked<4>);
+  const int64_t taps = p.row_taps, source_length = p.width * p.unit, length = p.out_width * p.unit;
+  const bool both = taps && p.column_taps, mix_first = p.out_height < p.height;
+  const auto stretch_row = p.unit == 1 ? (p.column_taps == 2 ? stretch_plain<2> : stretch_plain<4>)
+                                       : (p.column_taps == 2 ? stretch_blocked<2> : stretch_blocked<4>);
   const auto mix = taps == 2 ? mix_rows<2> : mix_rows<4>;
-  pool.split(p.planes * p.out_height, ceil_div(GRAIN, larger<int64_t>(4 * length, 1)), [&](int64_t begin, int64_t end, int thread) {
-    float* kept = taps && p.column_taps ? pool.scratch_f32(thread, taps * length) : nullptr;
+  const auto stretch = [&](const float* from, float* to) { stretch_row(columns, p.out_width, from, to); };
+
+  pool.split(p.planes * p.out_height, ceil_div(GRAIN, 4 * length), [&](int64_t begin, int64_t end, int thread) {
+    float* kept = both ? pool.scratch_f32(thread, mix_first ? source_length : taps * length) : nullptr;
     const float* held[4] = {};  // the source row that lies stretched in each slot
     for (int64_t i = begin; i < end; ++i) {
-      const float* plane = in(a.x) + i / p.out_height * p.height * p.width * p.unit;
+      const float* plane = in(a.x) + i / p.out_height * p.height * source_length;
       const int64_t row = i % p.out_height;
       float* y = out(a.y) + i * length;
       if (!taps) {
-        const float* x = plane + row * p.width * p.unit;
-        if (p.column_taps) stretch(columns, p.out_width, x, y);
-        else std::memcpy(y, x, static_cast<size_t>(length) * sizeof(float));
+        stretch(plane + row * source_length, y);
         continue;
       }
-      const float* mixed[4];
-      for (int64_t k = 0; k < taps; ++k) {
-        const int64_t at = rows.at[row * taps + k], slot = at % taps;
-        const float* x = plane + at * p.width * p.unit;
-        mixed[k] = kept ? kept + slot * length : x;
-        if (!kept || held[slot] == x) continue;
-        stretch(columns, p.out_width, x, kept + slot * length);
-        held[slot] = x;
+      const float* parts[4];
+      for (int64_t k = 0; k < taps; ++k) parts[k] = plane + rows.at[row * taps + k] * source_length;
+      const float* weights = rows.weights + row * taps;
+      if (!p.column_taps) {
+        mix(parts, weights, length, y);
+      } else if (mix_first) {
+        mix(parts, weights, source_length, kept);
+        stretch(kept, y);
+      } else {
+        for (int64_t k = 0; k < taps; ++k) {
+          const int64_t slot = rows.at[row * taps + k] % taps;
+          if (held[slot] != parts[k]) stretch(parts[k], kept + slot * length);
+          held[slot] = parts[k];
+          parts[k] = kept + slot * length;
+        }
+        mix(parts, weights, length, y);
       }
-      mix(mixed, rows.weights + row * taps, length, y);
     }
   });
 }
