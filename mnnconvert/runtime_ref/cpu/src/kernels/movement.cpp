@@ -114,7 +114,8 @@ MNNK_INLINE V interleave(V a, V b, std::integer_sequence<int, I...>) {
 }
 
 // 16 bytes of a row, and with W = 32 those of the row that lies `next` further in the upper half.
-template <int E, int W> MNNK_INLINE typename Vector<E, W>::type load_rows(const char* x, [[maybe_unused]] int64_t next) {
+template <int E, int W>
+MNNK_INLINE typename Vector<E, W>::type load_rows(const char* x, [[maybe_unused]] int64_t next) {
 #if defined(__AVX2__)
   if constexpr (W == 32) {
     return reinterpret_cast<typename Vector<E, W>::type>(
@@ -289,8 +290,8 @@ template <int E> MNNK_INLINE void move_unit(int64_t bytes, const char* x, char* 
   else std::memcpy(y, x, static_cast<size_t>(bytes));
 }
 
-template <int E> MNNK_INLINE void pick_part(const Row& row, int64_t begin, int64_t end, const char* x, const char* value,
-                                            char* y) {
+template <int E>
+MNNK_INLINE void pick_part(const Row& row, int64_t begin, int64_t end, const char* x, const char* value, char* y) {
   const int64_t bytes = E ? E : row.bytes;
   const int64_t* table = row.table;
   for (int64_t i = begin; i < end; ++i)
@@ -370,7 +371,7 @@ PickRow pick_row_of(int64_t bytes) {
 
 }  // namespace
 
-// y [n0, ..., n5] of units of `bytes`; table int64 holds n0 + ... + n5 offsets in bytes, -1 where y is `value` (a unit).
+// y [n0, ..., n5] of units of `bytes`; table int64 holds n0 + ... + n5 offsets in bytes, -1 where y is the unit `value`.
 KERNEL(pick, ARGS(x, value, table, y), PARAMS(bytes, n0, n1, n2, n3, n4, n5)) {
   constexpr int OUTER = 4;
   const int64_t n[OUTER] = {p.n0, p.n1, p.n2, p.n3};
@@ -400,7 +401,8 @@ KERNEL(pick, ARGS(x, value, table, y), PARAMS(bytes, n0, n1, n2, n3, n4, n5)) {
     char* y = out<char>(a.y) + begin * row_bytes;
     int64_t before = OUTSIDE - 1;  // the offset of the row before, which may be the same again
     for (int64_t done = begin; done < end;) {
-      const int64_t plane = plane_offset(done / p.n4), first = done % p.n4, last = smaller(p.n4, first + end - done);
+      const int64_t plane = plane_offset(done / p.n4), first = done % p.n4;
+      const int64_t last = smaller(p.n4, first + end - done);
       for (int64_t r = first; r < last; ++r, y += row_bytes) {
         const int64_t at = sum_of_offsets(plane, rows[r]);
         if (at == before) copy_row(row_bytes, y - row_bytes, y);

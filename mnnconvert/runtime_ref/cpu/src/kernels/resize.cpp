@@ -65,7 +65,7 @@ template <int TAPS> void mix_rows(const float* const* rows, const float* weights
 
 // x [planes, height, width, unit] to y [planes, out_height, out_width, unit], unit 1 or `lanes`.
 // rows int32 and row_weights float [out_height, row_taps], columns and column_weights [column_taps, out_width]; 2 or 4
-// taps, which are neighbours in ascending order (the border may come several times), or 0 for an axis that stays (not both).
+// taps, neighbours in ascending order (the border may come several times), or 0 for an axis that stays (not both).
 KERNEL(resize, ARGS(x, rows, row_weights, columns, column_weights, y),
        PARAMS(planes, height, width, out_height, out_width, row_taps, column_taps, unit)) {
   const Table rows{in<int32_t>(a.rows), in(a.row_weights)}, columns{in<int32_t>(a.columns), in(a.column_weights)};
