@@ -371,7 +371,7 @@ PickRow pick_row_of(int64_t bytes) {
 
 }  // namespace
 
-// y [n0, ..., n5] of units of `bytes`; table int64 holds n0 + ... + n5 offsets in bytes, -1 where y is the unit `value`.
+// y [n0, ..., n5] of units of `bytes`; table int64 has n0 + ... + n5 offsets in bytes, -1 where y is the unit `value`.
 KERNEL(pick, ARGS(x, value, table, y), PARAMS(bytes, n0, n1, n2, n3, n4, n5)) {
   constexpr int OUTER = 4;
   const int64_t n[OUTER] = {p.n0, p.n1, p.n2, p.n3};
