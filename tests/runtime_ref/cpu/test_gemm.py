@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernels import both, guard, guarded
 
 from mnnconvert.runtime_ref.cpu import library
-from tests.runtime_ref.cpu.kernels import both, guard, guarded, lib
 
-__all__ = ["lib"]
 Library = library.Library
 
 IDENTITY, CLIP, GELU = 0, 1, 5
@@ -138,7 +137,9 @@ def test_the_result_may_take_the_place_of_the_residual(lib: Library) -> None:
     a, b, x = numbers(20, 1000), numbers(1000, 50, seed=1), numbers(20, 50, seed=2)
     want = multiply(lib, a, b, residual=x)
     y = x.copy()
-    zeros = dict.fromkeys(("a_outer", "a_inner", "b_outer", "b_inner", "y_outer", "y_inner", "packed", "activation"), 0)
+    zeros: dict[str, Any] = dict.fromkeys(
+        ("a_outer", "a_inner", "b_outer", "b_inner", "y_outer", "y_inner", "packed", "activation"), 0
+    )
     lib.call("gemm_f32", a=a, b=b, y=y, bias=None, residual=y, m=20, n=50, k=1000, outer=1, inner=1, a_row=1000,
              a_column=1, b_row=50, b_column=1, y_row=50, low=0.0, high=0.0, **zeros)  # fmt: skip
     assert y.tobytes() == want.tobytes()
