@@ -24,6 +24,8 @@ ALIGNMENT = 64
 LEVELS = ("avx512vnni", "avx512", "avx2", "dotprod", "portable")  # the best first
 TEST_LEVELS = ("wide",)
 
+FAILURES = ("there is not enough memory", "an index is beyond its axis")
+
 P = ctypes.c_void_p
 I = ctypes.c_int64
 FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -38,7 +40,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mnnk_pool_new": (P, (ctypes.c_int,)),
     "mnnk_pool_free": (None, (P,)),
     "mnnk_pool_scratch": (I, (P,)),
-    "mnnk_run": (ctypes.c_int, (P, P, I, P, P, P, P, P)),
+    "mnnk_run": (I, (P, P, I, P, P, P, P, P)),
 }
 
 
@@ -51,6 +53,14 @@ class Kernel:
     args: tuple[str, ...]
     params: tuple[str, ...]
     scalars: tuple[str, ...]
+
+
+class KernelFailure(RuntimeError):  # noqa: N818 - it names what failed, not the exception
+    """A call of a program failed: number `call` of it, for `reason`."""
+
+    def __init__(self, call: int, reason: str):
+        super().__init__(reason)
+        self.call, self.reason = call, reason
 
 
 class Library:
@@ -88,8 +98,8 @@ class Library:
         kernel = self.kernels[name]
         given = dict(values)
         arrays = [given.pop(n, None) for n in kernel.args]
-        params = np.array([given.pop(n) for n in kernel.params], np.int64)
-        scalars = np.array([given.pop(n) for n in kernel.scalars], np.float32)
+        params = np.array([*(given.pop(n) for n in kernel.params), 0], np.int64)
+        scalars = np.array([*(given.pop(n) for n in kernel.scalars), 0], np.float32)
         if given:
             raise TypeError(f"{name} has no {', '.join(given)}")
         program = np.array([[kernel.address, 0, len(arrays), 0, 0]], np.int64)
@@ -99,11 +109,12 @@ class Library:
 
     def run(self, pool: Pool, program: np.ndarray, args: np.ndarray, params: np.ndarray, scalars: np.ndarray,
             slots: np.ndarray, seconds: np.ndarray | None = None) -> None:  # fmt: skip
-        """Run a program (see engine.cpp) without the interpreter's lock; MemoryError when there is no memory."""
+        """Run a program (see engine.cpp) without the interpreter's lock; KernelFailure where a call of it fails."""
         parts = [_address(x) for x in (program, args, params, scalars, slots)]
         times = None if seconds is None else _address(seconds)
-        if self.c.mnnk_run(pool.handle, parts[0], len(program), *parts[1:], times):
-            raise MemoryError("a kernel found no memory")
+        ended = self.c.mnnk_run(pool.handle, parts[0], len(program), *parts[1:], times)
+        if ended:
+            raise KernelFailure((ended - 1) // 2, FAILURES[(ended - 1) % 2])
 
     @cache  # noqa: B019 - libraries live as long as the process
     def pool(self, threads: int) -> Pool:

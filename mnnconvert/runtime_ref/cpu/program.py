@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mnnconvert.errors import ConversionError
 from mnnconvert.ir import Node, Value
-from mnnconvert.runtime_ref.cpu.library import Library, Pool, aligned
+from mnnconvert.runtime_ref.cpu.library import KernelFailure, Library, Pool, aligned
 from mnnconvert.runtime_ref.cpu.lower import Buffer, Call, Lowering, Reference, Tensor
 from mnnconvert.runtime_ref.planner import Lifetime, plan
 from mnnconvert.runtime_ref.reference import Recorder
@@ -59,17 +60,22 @@ class Program:
         for part in self._parts:
             if isinstance(part, Reference):
                 self._refer(part, feeds, compute, record)
-            elif record is None:
-                self.library.run(self.pool, part.program, part.args, part.params, part.scalars, self._slots)
             else:
-                self._timed(part, record)
+                self._call(part, record)
         return {value: self._array(tensor, feeds) for value, tensor in self.results.items()}
 
-    def _timed(self, part: _Stretch, record: Recorder) -> None:
-        seconds = np.zeros(len(part.calls))
-        self.library.run(self.pool, part.program, part.args, part.params, part.scalars, self._slots, seconds)
-        for call, spent in zip(part.calls, seconds, strict=True):
-            record(call.node, call.kernel.name, float(spent), call.result_bytes)
+    def _call(self, part: _Stretch, record: Recorder | None) -> None:
+        seconds = None if record is None else np.zeros(len(part.calls))
+        try:
+            self.library.run(self.pool, part.program, part.args, part.params, part.scalars, self._slots, seconds)
+        except KernelFailure as failure:
+            node = part.calls[failure.call].node
+            raise ConversionError.of(
+                "run-failed", f"{node.op.kind} failed: {failure.reason}", node=node.name
+            ) from failure
+        if record is not None and seconds is not None:
+            for call, spent in zip(part.calls, seconds, strict=True):
+                record(call.node, call.kernel.name, float(spent), call.result_bytes)
 
     def _refer(
         self, step: Reference, feeds: Mapping[Value, np.ndarray], compute: Compute, record: Recorder | None

@@ -73,14 +73,16 @@ MNNK_API mnnk::Pool* mnnk_pool_new(int threads) {
 MNNK_API void mnnk_pool_free(mnnk::Pool* pool) { delete pool; }
 MNNK_API int64_t mnnk_pool_scratch(const mnnk::Pool* pool) { return static_cast<int64_t>(pool->scratch_bytes()); }
 
-// Runs `count` instructions; `seconds`, if given, receives the time of each. Returns 0, or 1 when memory ran out.
-MNNK_API int mnnk_run(mnnk::Pool* pool, const mnnk::Instruction* program, int64_t count, const int64_t* arg_slots,
+// Runs `count` instructions; `seconds`, if given, receives the time of each. Returns 0; or, where instruction i ended it,
+// 2 i + 1 when memory ran out and 2 i + 2 when an index was beyond its axis.
+MNNK_API int64_t mnnk_run(mnnk::Pool* pool, const mnnk::Instruction* program, int64_t count, const int64_t* arg_slots,
                       const int64_t* params, const float* scalars, void* const* slots, double* seconds) {
   using clock = std::chrono::steady_clock;
   void* args[mnnk::MOST_ARGS];
   auto before = seconds ? clock::now() : clock::time_point{};
+  int64_t i = 0;
   try {
-    for (int64_t i = 0; i < count; ++i) {
+    for (; i < count; ++i) {
       const auto& each = program[i];
       for (int64_t j = 0; j < each.args_count; ++j) args[j] = slots[arg_slots[each.args_at + j]];
       each.kernel->function({args, params + each.params_at, scalars + each.scalars_at, *pool});
@@ -91,7 +93,9 @@ MNNK_API int mnnk_run(mnnk::Pool* pool, const mnnk::Instruction* program, int64_
       }
     }
   } catch (const std::bad_alloc&) {
-    return 1;
+    return 2 * i + 1;
+  } catch (const mnnk::BadIndex&) {
+    return 2 * i + 2;
   }
   return 0;
 }

@@ -32,6 +32,9 @@ struct Call {
   Pool& pool;
 };
 
+// Thrown by a kernel, on the thread that called it, where an index of its data is beyond its axis.
+struct BadIndex {};
+
 struct Entry {
   const char* name;
   void (*function)(const Call&);

@@ -62,7 +62,9 @@ MNNK_INLINE vf round_even(vf v) { return (vf)_mm512_roundscale_ps((__m512)v, 8);
 MNNK_INLINE vf floor(vf v) { return (vf)_mm512_roundscale_ps((__m512)v, 9); }
 MNNK_INLINE vf ceil(vf v) { return (vf)_mm512_roundscale_ps((__m512)v, 10); }
 MNNK_INLINE vf trunc(vf v) { return (vf)_mm512_roundscale_ps((__m512)v, 11); }
-MNNK_INLINE vf gather(const float* p, vi at) { return (vf)_mm512_i32gather_ps((__m512i)at, p, 4); }
+MNNK_INLINE vf gather(const float* p, vi at) {
+  return (vf)_mm512_mask_i32gather_ps(_mm512_setzero_ps(), 0xffff, (__m512i)at, p, 4);  // a source: GCC 12 would warn
+}
 #elif MNNK_LANES == 8 && defined(__AVX2__)
 MNNK_INLINE vf splat(float x) { return (vf)_mm256_set1_ps(x); }
 MNNK_INLINE vf fma(vf a, vf b, vf c) { return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }

@@ -3,7 +3,6 @@
 // Indices are int32; a negative one counts from the end of its axis. One beyond its axis ends the program (BadIndex):
 // nothing is read or written outside. Of several updates of one element the last in row order stays, or all of them are
 // combined in that order; that is why scatters use one thread.
-#include <new>
 #include <type_traits>
 
 #include "kernel.h"
@@ -15,10 +14,6 @@ namespace {
 
 constexpr int64_t GRAIN = 1 << 15;  // bytes that are worth a thread
 constexpr int MOST_AXES = 8;
-
-struct BadIndex : std::bad_alloc {
-  const char* what() const noexcept override { return "an index is outside of its axis"; }
-};
 
 MNNK_INLINE int64_t wrapped(int64_t index, int64_t size) { return index < 0 ? index + size : index; }
 
