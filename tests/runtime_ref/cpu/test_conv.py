@@ -26,7 +26,9 @@ def finish(y, activation, low, high):
     return np.where(y < 0, y * low, y) if activation == LEAKY else y
 
 
-def check(lib, rng, shape, outputs, kernel, op, activation=IDENTITY, plain=(False, False), extras=True, low=0.0, high=1.0):
+def check(
+    lib, rng, shape, outputs, kernel, op, activation=IDENTITY, plain=(False, False), extras=True, low=0.0, high=1.0
+):
     """One convolution at one level; `plain` says whether x and y are."""
     x = rng.standard_normal(shape, dtype=np.float32)
     w = rng.standard_normal((outputs, shape[1] // op.group, *kernel), dtype=np.float32)
@@ -40,7 +42,8 @@ def check(lib, rng, shape, outputs, kernel, op, activation=IDENTITY, plain=(Fals
     packed = pack(lib, guarded(w), op.group, plain[0])
     y = both(
         lib, "conv_f32", y_shape if plain[1] else blocked_shape(y_shape, lib.lanes),
-        x=guarded(x if plain[0] else to_blocked(x, lib.lanes)), w=guarded(packed), bias=guarded(bias) if extras else None,
+        x=guarded(x if plain[0] else to_blocked(x, lib.lanes)), w=guarded(packed),
+        bias=guarded(bias) if extras else None,
         residual=guarded(residual if plain[1] else to_blocked(residual, lib.lanes)) if extras else None,
         n=shape[0], inputs=shape[1], outputs=outputs, group=op.group, h=shape[2], width=shape[3], out_h=height,
         out_w=width, kernel_h=kernel[0], kernel_w=kernel[1], stride_h=op.strides[0], stride_w=op.strides[1],
