@@ -106,23 +106,33 @@ template <int TILE> void copy_patch(const float* image, const Shape& s, int64_t 
       store(patch + (i * alpha + j) * lanes, load(image + ((y0 + i) * s.width + x0 + j) * lanes));
 }
 
-// All input channels of a tile; `v` is where its first block goes, `block_step` floats lie between its blocks.
-template <int TILE>
-void transform_tile(const float* x, const Shape& s, int64_t tile, float* v, int64_t block_step, int64_t v_step) {
-  constexpr int alpha = Points<TILE>::alpha;
-  alignas(64) float patch[alpha * alpha * lanes];
-  const int64_t image = tile / (s.tiles_y * s.tiles_x), row = tile / s.tiles_x % s.tiles_y, column = tile % s.tiles_x;
-  const int64_t y0 = row * TILE - s.top, x0 = column * TILE - s.left, area = s.height * s.width * lanes;
-  const bool inside = y0 >= 0 && x0 >= 0 && y0 + alpha <= s.height && x0 + alpha <= s.width;
-  x += image * s.in_blocks * area;
-  for (int64_t block = 0; block < s.in_blocks; ++block, x += area, v += block_step) {
-    if (inside) {
-      transform_input<TILE>(x + (y0 * s.width + x0) * lanes, s.width * lanes, v, v_step);
-    } else {
-      copy_patch<TILE>(x, s, y0, x0, patch);
-      transform_input<TILE>(patch, alpha * lanes, v, v_step);
-    }
+// Where a tile lies. Tiles are numbered along rows, rows, images.
+struct Place {
+  int64_t image, row, column;
+
+  static Place of(int64_t tile, const Shape& s) {
+    return {tile / (s.tiles_y * s.tiles_x), tile / s.tiles_x % s.tiles_y, tile % s.tiles_x};
   }
+  void next(const Shape& s) {
+    if (++column < s.tiles_x) return;
+    column = 0;
+    if (++row < s.tiles_y) return;
+    row = 0;
+    ++image;
+  }
+};
+
+// One block of input channels of a tile.
+template <int TILE>
+MNNK_INLINE void transform_tile(const float* x, const Shape& s, const Place& place, int64_t block, float* v,
+                                int64_t v_step) {
+  constexpr int alpha = Points<TILE>::alpha;
+  const int64_t y0 = place.row * TILE - s.top, x0 = place.column * TILE - s.left;
+  x += (place.image * s.in_blocks + block) * s.height * s.width * lanes;
+  alignas(64) float patch[alpha * alpha * lanes];
+  const bool inside = y0 >= 0 && x0 >= 0 && y0 + alpha <= s.height && x0 + alpha <= s.width;
+  if (!inside) copy_patch<TILE>(x, s, y0, x0, patch);
+  transform_input<TILE>(inside ? x + (y0 * s.width + x0) * lanes : patch, (inside ? s.width : alpha) * lanes, v, v_step);
 }
 
 template <int TILE> MNNK_INLINE void transform_output(const float* m, int64_t m_step, vf (&y)[TILE][TILE]) {
@@ -143,13 +153,12 @@ template <int TILE> MNNK_INLINE void transform_output(const float* m, int64_t m_
 
 // PLAIN: the activation is a clip, which is none when its bounds are infinite.
 template <int TILE, bool PLAIN>
-void finish_tile(const float* m, int64_t m_step, const Shape& s, int64_t tile, int64_t block, const Finish& f,
+void finish_tile(const float* m, int64_t m_step, const Shape& s, const Place& place, int64_t block, const Finish& f,
                  float* y) {
-  const int64_t image = tile / (s.tiles_y * s.tiles_x), row = tile / s.tiles_x % s.tiles_y * TILE;
-  const int64_t column = tile % s.tiles_x * TILE;
+  const int64_t row = place.row * TILE, column = place.column * TILE;
   const int64_t rows = smaller<int64_t>(TILE, s.out_height - row);
   const int64_t columns = smaller<int64_t>(TILE, s.out_width - column);
-  const int64_t at = (((image * s.out_blocks + block) * s.out_height + row) * s.out_width + column) * lanes;
+  const int64_t at = (((place.image * s.out_blocks + block) * s.out_height + row) * s.out_width + column) * lanes;
   const vf bias = load(f.bias + block * lanes), low = splat(f.low), high = splat(f.high);
   vf result[TILE][TILE];
   transform_output<TILE>(m, m_step, result);
@@ -202,10 +211,13 @@ void run_group(const float* x, const float* weights, float* y, const Shape& s, c
   const int64_t strips = ceil_div(tiles, MOST_ROWS);  // of tiles that are multiplied at once, of about equal length
   const auto strip_start = [&](int64_t i) { return tiles * i / strips; };
   float* const m = v + parts * plan.v_step;
-  for (int64_t strip = 0; strip < strips; ++strip) {
-    const int64_t start = strip_start(strip), rows = strip_start(strip + 1) - start;
-    for (int64_t r = 0; r < rows; ++r)
-      transform_tile<TILE>(x, s, first_tile + start + r, v + start * inputs + r * lanes, rows * lanes, plan.v_step);
+  for (int64_t block = 0; block < s.in_blocks; ++block) {
+    Place place = Place::of(first_tile, s);
+    for (int64_t strip = 0; strip < strips; ++strip) {
+      const int64_t start = strip_start(strip), rows = strip_start(strip + 1) - start;
+      for (int64_t r = 0; r < rows; ++r, place.next(s))
+        transform_tile<TILE>(x, s, place, block, v + start * inputs + (block * rows + r) * lanes, plan.v_step);
+    }
   }
   const bool plain = f.activation <= CLIP;
   for (int64_t chunk = first_panel; chunk < last_panel; chunk += plan.chunk) {
@@ -222,10 +234,11 @@ void run_group(const float* x, const float* weights, float* y, const Shape& s, c
         }
       }
     const int64_t last_block = smaller(s.out_blocks, 2 * (chunk + panels));
-    for (int64_t tile = 0; tile < tiles; ++tile)
+    Place place = Place::of(first_tile, s);
+    for (int64_t tile = 0; tile < tiles; ++tile, place.next(s))
       for (int64_t block = 2 * chunk; block < last_block; ++block)
         (plain ? finish_tile<TILE, true> : finish_tile<TILE, false>)(
-            m + tile * row + (block - 2 * chunk) * lanes, plan.m_step, s, first_tile + tile, block, f, y);
+            m + tile * row + (block - 2 * chunk) * lanes, plan.m_step, s, place, block, f, y);
   }
 }
 
