@@ -25,8 +25,9 @@ def check(lib, rng, shape, kernel, activation=IDENTITY, residual=False, **attrib
     packed = np.full((-(-shape[1] // lib.lanes), *kernel, lib.lanes), np.nan, np.float32)
     lib.call("depthwise_pack", w=guarded(w), packed=packed, channels=shape[1], kernel_h=kernel[0], kernel_w=kernel[1])
     y = both(
-        lib, "depthwise_f32", blocked_shape((*shape[:2], height, width), lib.lanes), x=guarded(to_blocked(x, lib.lanes)),
-        w=guarded(packed), bias=guarded(bias), residual=guarded(to_blocked(more, lib.lanes)) if residual else None,
+        lib, "depthwise_f32", blocked_shape((*shape[:2], height, width), lib.lanes),
+        x=guarded(to_blocked(x, lib.lanes)), w=guarded(packed), bias=guarded(bias),
+        residual=guarded(to_blocked(more, lib.lanes)) if residual else None,
         n=shape[0], channels=shape[1], h=shape[2], width=shape[3], out_h=height, out_w=width, kernel_h=kernel[0],
         kernel_w=kernel[1], stride_h=op.strides[0], stride_w=op.strides[1], dilation_h=op.dilations[0],
         dilation_w=op.dilations[1], top=op.pads[0], left=op.pads[1], activation=activation, low=-0.5, high=1.5,
