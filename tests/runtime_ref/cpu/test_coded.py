@@ -15,6 +15,7 @@ from mnnconvert.ops.activation import ReLU
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.elementwise import Binary
 from mnnconvert.ops.matmul import MatMul
+from mnnconvert.ops.shape import Reshape
 from mnnconvert.runtime_ref.cpu import library
 from mnnconvert.runtime_ref.cpu.lower import ACTIVATIONS, RULES, Call, Constants, Lowering, Rule
 from mnnconvert.runtime_ref.cpu.lowering.coded import coded_convolution, coded_matmul, packed_codes, packed_numbers
@@ -256,3 +257,15 @@ def test_pointwise_convolution_reads_codes(
     maps = shape[2:] != (1, 1)
     assert kernels == ["nchw_to_blocked"] * maps + ["coded_product"]
     np.testing.assert_allclose(result, op.ref(x, tensor.numpy(), bias), rtol=0, atol=2e-5)
+
+
+def test_vectors_as_convolution_are_one_kernel(lib: library.Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = CodedTensor(coded(64, 32, 20, 4, True), (20, 64, 1, 1))
+    x = np.random.default_rng(10).standard_normal((3, 64), np.float32)
+    net = Net(monkeypatch, coded_convolution, x)
+    add, constant = net.builder.add, net.builder.constant
+    y = add(Convolution(), add(Reshape(), net.input, constant(np.array([3, 64, 1, 1], np.int32))), constant(tensor))
+    rows = add(Reshape(), y, constant(np.array([3, 20], np.int32)))
+    kernels, result = net.run(lib, add(ReLU(), rows))
+    assert kernels == ["coded_product"]
+    np.testing.assert_array_equal(result, np.maximum(product(lib, x, tensor.coded, exact=True), 0))

@@ -78,9 +78,9 @@ def coded_convolution(ctx: Lowering, node: Node) -> bool:
     if coded is None or 0 in ctx.shape(x):
         return False
     outputs, columns = coded.codes.shape
-    epilogue = ctx.epilogue(node, op.activation)
-    ctx.fuse(node, epilogue)
     vectors = math.prod(ctx.shape(x)[2:]) == 1
+    epilogue = ctx.epilogue(node, op.activation, views=vectors)
+    ctx.fuse(node, epilogue)
     read = ctx.read if vectors else ctx.read_blocked
     place = _matrix(ctx, ctx.shape(x)[0], columns, outputs) if vectors else _maps(ctx, op, x, node.output)
     bias = ctx.read(rest[0]) if rest else None
