@@ -16,12 +16,16 @@ import numpy as np
 
 from mnnconvert.ir import F32, Node, Value
 from mnnconvert.ir.types import normal_axis
+from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.elementwise import Binary
 from mnnconvert.ops.matmul import InnerProduct, MatMul
 from mnnconvert.ops.shape import Permute, Transpose
 from mnnconvert.runtime_ref.cpu.lower import PLAIN, Call, Epilogue, Lowering, Rule, Tensor, lowers
 from mnnconvert.runtime_ref.cpu.lowering.movement import geometry
 from mnnconvert.runtime_ref.cpu.strided import phantom
+
+SMALL_ROW = 1 << 16
+"""Multiply-adds below which a product of one row costs more as a product than as a convolution."""
 
 FIRST: list[Rule] = []
 """Rules that may take a MatMul, and what follows it, before it is lowered as a product: attention, coded weights."""
@@ -87,6 +91,32 @@ def inner_product(ctx: Lowering, node: Node) -> bool:
     residual = ctx.read(epilogue.residual) if epilogue.residual else None
     y = _result(ctx, epilogue.value, epilogue, ctx.shape(node.output))
     multiply(ctx, a, b, y, packed=packed, bias=ctx.read(bias), residual=residual, epilogue=epilogue)
+    return True
+
+
+def dense(ctx: Lowering, node: Node) -> bool:
+    """Lower a convolution whose kernel covers the whole map, so that every image is a row of one matrix product.
+
+    Linear layers come as convolutions of maps of one pixel. A single small row is left to convolution.
+    """
+    op, (x, weight, *bias) = node.op, node.inputs
+    assert isinstance(op, Convolution)
+    rows, *sizes = ctx.shape(x)
+    outputs, _, *kernel = ctx.shape(weight)
+    columns = math.prod(sizes)
+    covered = list(kernel[: len(sizes) - 1]) == sizes[1:] and math.prod(ctx.shape(node.output)[2:]) == 1
+    if not covered or op.group > 1 or any(op.pads) or weight.tensor is None:
+        return False
+    if rows == 1 and columns * outputs < SMALL_ROW:
+        return False
+    epilogue = ctx.epilogue(node, op.activation, views=True)
+    a = Operand(ctx.read(x), phantom((rows, columns), F32))
+    b = _packed(ctx, weight, True, (outputs, columns))
+    ctx.fuse(node, epilogue)
+    residual = ctx.read(epilogue.residual) if epilogue.residual else None
+    y = _result(ctx, epilogue.value, epilogue, (rows, outputs))
+    added = ctx.read(bias[0]) if bias else None
+    multiply(ctx, a, b, y, packed=True, bias=added, residual=residual, epilogue=epilogue)
     return True
 
 
@@ -169,10 +199,13 @@ def _swapped(operand: Operand) -> Operand:
     return Operand(operand.tensor, np.swapaxes(operand.view, -1, -2))
 
 
-def _packed(ctx: Lowering, value: Value, swapped: bool) -> Operand:
-    """A constant right operand in panels; its view is one of [batch..., 1, 1], with the strides of whole matrices."""
+def _packed(ctx: Lowering, value: Value, swapped: bool, shape: tuple[int, ...] = ()) -> Operand:
+    """A constant right operand in panels; its view is one of [batch..., 1, 1], with the strides of whole matrices.
+
+    `shape` is how it is to be read where that is not its own.
+    """
     panel = 2 * ctx.lanes
-    shape = ctx.shape(value) if len(ctx.shape(value)) > 1 else (*ctx.shape(value), 1)
+    shape = shape or (ctx.shape(value) if len(ctx.shape(value)) > 1 else (*ctx.shape(value), 1))
     *lead, k, n = (*shape[:-2], shape[-1], shape[-2]) if swapped else shape
     batch, panels = math.prod(lead), -(-n // panel)
 
