@@ -38,7 +38,8 @@ class CpuExecutor:
         self.pool = Pool(library, threads)
         self.constants = Constants()
         self.exact = exact
-        self._definitions = Definitions(graph, self.run)
+        self._definitions = Definitions(graph, self._run_inner)
+        self._record: Recorder | None = None
         self._stages: OrderedDict[object, _Stage] = OrderedDict()
 
     @property
@@ -47,7 +48,12 @@ class CpuExecutor:
         return sum(stage.program.arena_bytes for stage in self._stages.values())
 
     def run(self, graph: Graph, feeds: Arrays, wanted: Iterable[Value], record: Recorder | None = None) -> Arrays:
-        """The wanted values for these inputs, as arrays of their own."""
+        """The wanted values for these inputs, as arrays of their own; `record` hears of work inside subgraphs too."""
+        self._record = record
+        return self._run_inner(graph, feeds, wanted)
+
+    def _run_inner(self, graph: Graph, feeds: Arrays, wanted: Iterable[Value]) -> Arrays:
+        record = self._record
         asked = frozenset(wanted)
         values = {v: _contiguous(a) for v, a in feeds.items()}
         stage = self._stage(graph, 0, values, asked, None)
@@ -55,19 +61,19 @@ class CpuExecutor:
             values |= stage.program.run(values, self._definitions.compute, record)
             if stage.stop == len(graph.nodes):
                 return {v: self._result(v, values) for v in asked}
-            values |= self._by_definition(graph.nodes[stage.stop], values, record)
+            values |= self._by_definition(graph.nodes[stage.stop], values)
             stage = self._stage(graph, stage.stop + 1, values, asked, stage)
 
     def _result(self, value: Value, values: Arrays) -> np.ndarray:
         """A copy: what a program returns lies in its arena, and feeds belong to the caller."""
         return np.array(values[value] if value in values else self._constant(value))
 
-    def _by_definition(self, node: Node, values: Arrays, record: Recorder | None) -> Arrays:
+    def _by_definition(self, node: Node, values: Arrays) -> Arrays:
         operands = [values[v] if v in values else self._constant(v) for v in node.inputs]
         started = time.perf_counter()
         results = [_contiguous(r) for r in self._definitions.compute(node, operands)]
-        if record is not None:
-            record(node, "reference", time.perf_counter() - started, sum(r.nbytes for r in results))
+        if self._record is not None and not node.op.subgraphs():
+            self._record(node, "reference", time.perf_counter() - started, sum(r.nbytes for r in results))
         return dict(zip(node.outputs, results, strict=False))
 
     def _constant(self, value: Value) -> np.ndarray:

@@ -11,7 +11,7 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,26 @@ class Kernel:
     args: tuple[str, ...]
     params: tuple[str, ...]
     scalars: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class Instructions:
+    """A program as engine.cpp wants it: int64 [calls, 5], tensors as slots int64, parameters int64 and float32.
+
+    Each row names a kernel by its address, then where its slots begin and how many they are, and where its parameters
+    begin. The last two arrays are never empty.
+    """
+
+    rows: np.ndarray
+    args: np.ndarray
+    params: np.ndarray
+    scalars: np.ndarray
+
+    @cached_property
+    def addresses(self) -> tuple[int, int, int, int, int]:
+        """Where these lie, as `mnnk_run` takes them: rows, their number, args, params, scalars."""
+        rows, args, params, scalars = (x.ctypes.data for x in (self.rows, self.args, self.params, self.scalars))
+        return rows, len(self.rows), args, params, scalars
 
 
 class KernelFailure(RuntimeError):  # noqa: N818 - it names what failed, not the exception
@@ -102,17 +122,18 @@ class Library:
         scalars = np.array([*(given.pop(n) for n in kernel.scalars), 0], np.float32)
         if given:
             raise TypeError(f"{name} has no {', '.join(given)}")
-        program = np.array([[kernel.address, 0, len(arrays), 0, 0]], np.int64)
+        row = np.array([[kernel.address, 0, len(arrays), 0, 0]], np.int64)
         slots = np.array([0 if a is None else a.ctypes.data for a in arrays], np.uintp)
         order = np.arange(len(arrays), dtype=np.int64)
-        self.run(pool or self.pool(1), program, order, params, scalars, slots)
+        self.run(pool or self.pool(1), Instructions(row, order, params, scalars), slots.ctypes.data)
 
-    def run(self, pool: Pool, program: np.ndarray, args: np.ndarray, params: np.ndarray, scalars: np.ndarray,
-            slots: np.ndarray, seconds: np.ndarray | None = None) -> None:  # fmt: skip
-        """Run a program (see engine.cpp) without the interpreter's lock; KernelFailure where a call of it fails."""
-        parts = [_address(x) for x in (program, args, params, scalars, slots)]
-        times = None if seconds is None else _address(seconds)
-        ended = self.c.mnnk_run(pool.handle, parts[0], len(program), *parts[1:], times)
+    def run(self, pool: Pool, program: Instructions, slots: int, seconds: np.ndarray | None = None) -> None:
+        """Run a program without the interpreter's lock; KernelFailure where a call of it fails.
+
+        `slots` is the address of a table of pointers, one per tensor; `seconds` receives the time of each call.
+        """
+        times = None if seconds is None else seconds.ctypes.data
+        ended = self.c.mnnk_run(pool.handle, *program.addresses, slots, times)
         if ended:
             raise KernelFailure((ended - 1) // 2, FAILURES[(ended - 1) % 2])
 
@@ -140,10 +161,6 @@ class Pool:
 def _names(text: bytes) -> tuple[str, ...]:
     names = tuple(n.strip() for n in text.decode().strip("()").split(","))
     return () if names == ("none",) else names
-
-
-def _address(array: np.ndarray) -> int:
-    return array.ctypes.data
 
 
 def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir import Node, Value
-from mnnconvert.runtime_ref.cpu.library import KernelFailure, Library, Pool, aligned
+from mnnconvert.runtime_ref.cpu.library import Instructions, KernelFailure, Library, Pool, aligned
 from mnnconvert.runtime_ref.cpu.lower import Buffer, Call, Lowering, Reference, Tensor
 from mnnconvert.runtime_ref.planner import Lifetime, plan
 from mnnconvert.runtime_ref.reference import Recorder
@@ -20,13 +20,10 @@ Compute = Callable[[Node, list[np.ndarray]], Sequence[np.ndarray]]
 
 @dataclass(eq=False)
 class _Stretch:
-    """Consecutive kernel calls, as engine.cpp wants them."""
+    """Consecutive kernel calls."""
 
     calls: list[Call]
-    program: np.ndarray
-    args: np.ndarray
-    params: np.ndarray
-    scalars: np.ndarray
+    instructions: Instructions
 
 
 class Program:
@@ -43,6 +40,7 @@ class Program:
         self._tensors = _unique([*(t for s in self._steps for t in s.tensors), *self.results.values()])
         self._arena = self._place()
         self._slots, self._fed = self._bind()
+        self._slots_at: int = self._slots.ctypes.data
         self._views = {id(t): self._view(t) for t in self._seen_by_numpy() if t.buffer.fed is None}
         self._parts: list[_Stretch | Reference] = list(self._grouped())
 
@@ -55,8 +53,8 @@ class Program:
         self, feeds: Mapping[Value, np.ndarray], compute: Compute, record: Recorder | None = None
     ) -> dict[Value, np.ndarray]:
         """The results, as views that are good until the next run; feeds are contiguous arrays of the planned shapes."""
-        for slot, buffer_value, offset in self._fed:
-            self._slots[slot] = feeds[buffer_value].ctypes.data + offset
+        for slot, value, offset in self._fed:
+            self._slots[slot] = feeds[value].__array_interface__["data"][0] + offset
         for part in self._parts:
             if isinstance(part, Reference):
                 self._refer(part, feeds, compute, record)
@@ -67,7 +65,7 @@ class Program:
     def _call(self, part: _Stretch, record: Recorder | None) -> None:
         seconds = None if record is None else np.zeros(len(part.calls))
         try:
-            self.library.run(self.pool, part.program, part.args, part.params, part.scalars, self._slots, seconds)
+            self.library.run(self.pool, part.instructions, self._slots_at, seconds)
         except KernelFailure as failure:
             node = part.calls[failure.call].node
             raise ConversionError.of(
@@ -167,8 +165,8 @@ class Program:
             args += [0 if t is None else self._slot[id(t)] for t in call.args]
             params += call.params
             scalars += call.scalars
-        return _Stretch(calls, np.array(rows, np.int64), np.array(args, np.int64), np.array([*params, 0], np.int64),
-                        np.array([*scalars, 0], np.float32))  # fmt: skip
+        numbers = np.array([*params, 0], np.int64), np.array([*scalars, 0], np.float32)
+        return _Stretch(calls, Instructions(np.array(rows, np.int64), np.array(args, np.int64), *numbers))
 
 
 def _typed(raw: np.ndarray, tensor: Tensor) -> np.ndarray:
