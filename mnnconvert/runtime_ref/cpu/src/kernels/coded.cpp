@@ -1,16 +1,19 @@
-// Products with coded weights: y = x w, where w[row, column] = (code - zero) * scale + minimum, with a scale and perhaps
-// a minimum per row and block of columns. Codes are read as they are packed; the weights never exist as a whole.
+// Products with coded weights: y = x w^T, where w[row, column] = (code - zero) * scale + minimum, with a scale and
+// perhaps a minimum per row and block of columns. Codes are read as they are packed; the weights never exist as a
+// whole.
 //
-// Packed form. Codes are unsigned: 0..15 when they have up to 4 bits, else 0..255. Rows lie in tiles of `lanes`, columns
-// in groups of 8; a block is filled up to whole groups. A group of a tile is one vector of bytes at 4 bits: in lane r,
-// byte j holds the codes of row r for columns j (low half) and 4 + j (high half); at 8 bits it is two vectors, for
-// columns 0..3 and 4..7. So a load feeds two steps of dot.h, which sum four columns per row and lane. Four tiles (the
-// last ones may be fewer) are a band, whose groups take turns: a product with one row reads memory from begin to end.
+// Packed form. Codes are unsigned: 0..15 when they have up to 4 bits, else 0..255. Rows lie in tiles of `lanes`,
+// columns in groups of 8; a block is filled up to whole groups. A group of a tile is one vector of bytes at 4 bits: in
+// lane r, byte j holds the codes of row r for columns j (low half) and 4 + j (high half); at 8 bits it is two vectors,
+// for columns 0..3 and 4..7. So a load feeds two steps of dot.h, which sum four columns per row and lane. Four tiles
+// (the last ones may be fewer) are a band, whose groups take turns: a product with one row reads memory from begin to
+// end.
 //
 //   packed   [bands][blocks][groups][tiles of the band][lanes * bits] bytes          groups = ceil(block / 8)
 //   numbers  [bands][blocks][scale, minimum if there are][tiles of the band][lanes] floats
 //
-// In all ceil(rows / lanes) * lanes * blocks * groups * bits bytes, and as many rows * blocks scales and minima.
+// In all ceil(rows / lanes) * lanes * blocks * groups * bits bytes (bits: 4 or 8), and as many rows times blocks scales
+// and minima.
 //
 // Without minima `zero` is half the range of codes, with them it is 0.
 //
@@ -225,7 +228,7 @@ MNNK_INLINE void add_groups(vi (&sums)[R][T], const uint8_t* codes, int64_t step
   for (int g = 0; g < count; ++g) {
     vi weights[2][T];
     if constexpr (R == 1 && T == band)  // one pass over memory
-      for (int64_t line = 0; line < band * lanes * bits; line += 64) __builtin_prefetch(codes + g * step + line + ahead);
+      for (int line = 0; line < band * lanes * bits; line += 64) __builtin_prefetch(codes + g * step + line + ahead);
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) take<bits>(codes + g * step + t * lanes * bits, weights[0][t], weights[1][t]);
 #pragma GCC unroll 8
@@ -265,7 +268,8 @@ MNNK_INLINE void add_block(vi (&dot)[R][T], const uint8_t* codes, int64_t step, 
 
 // Rows of activations (R from `row` on; their codes are in `x`) times T tiles of weights from `tile` on.
 template <int bits, int R, int T>
-void multiply_tiles(const Weights& w, const Activations<DotOf<bits>>& x, int64_t tile, const Place& place, int64_t row) {
+void multiply_tiles(const Weights& w, const Activations<DotOf<bits>>& x, int64_t tile, const Place& place,
+                    int64_t row) {
   const int64_t blocks = w.blocks(), groups = w.groups(), columns = w.stored_columns();
   const int64_t width = T == band ? band : w.width(tile), step = width * lanes * bits;
   const bool minima = w.minima;
@@ -332,7 +336,7 @@ template <int bits> struct Rounding {
   const int64_t row_bytes = w.stored_columns() * static_cast<int64_t>(sizeof(Activation));
 
   int64_t copy_bytes() const { return place.is_matrix() ? 0 : round_up(w.columns, 16) * 4; }
-  int64_t block_bytes(int64_t rows) const { return round_up(rows * w.blocks() * static_cast<int64_t>(sizeof(Rounded)), 64); }
+  int64_t block_bytes(int64_t rows) const { return round_up(rows * w.blocks() * int64_t{sizeof(Rounded)}, 64); }
   size_t bytes(int64_t rows) const { return static_cast<size_t>(copy_bytes() + block_bytes(rows) + rows * row_bytes); }
 
   Activations<DotOf<bits>> run(void* scratch, int64_t first, int64_t last) const {
@@ -468,8 +472,8 @@ template <int bits> void exact(const Weights& w, const Place& place, int64_t row
 
 }  // namespace
 
-// `codes` int8 [rows, columns], -2^(bits-1) .. 2^(bits-1)-1, `scale` and `minimum` (or null) [rows, columns / block], to
-// `packed` and `numbers` as described above; either may be null.
+// `codes` int8 [rows, columns], -2^(bits-1) .. 2^(bits-1)-1, `scale` and `minimum` (or null) [rows, columns / block],
+// to `packed` and `numbers` as described above; either may be null.
 KERNEL(coded_pack, ARGS(codes, scale, minimum, packed, numbers), PARAMS(rows, columns, block, bits)) {
   const Weights w{nullptr, nullptr, p.rows, p.columns, p.block, p.bits, a.minimum != nullptr};
   const int64_t blocks = w.blocks(), groups = w.groups(), bits = w.packed_bits();
@@ -509,15 +513,15 @@ KERNEL(coded_pack, ARGS(codes, scale, minimum, packed, numbers), PARAMS(rows, co
   });
 }
 
-// y[i] = activate(x[i] w^T + bias + residual[i]) for w [outputs, columns] as coded_pack made it of codes of `bits` bits,
-// with `minima` or without; bias [outputs]. There are images * lines * width rows i of x and y; row i is pixel i % width
-// of line i / width % lines of an image, each `x_row`, `x_line`, `x_image` floats from the next, and its columns lie in
-// pieces of `lanes` that are `x_piece` floats apart. Rows of y and residual lie `y_row` (in an image) and `y_image`
-// apart, with pieces of `lanes` `y_piece` apart, the last one in full if `padded`. A matrix is one line: x_piece = lanes.
-// `exact` multiplies floats; otherwise activations are rounded to 8 bits.
+// y[i] = activate(x[i] w^T + bias + residual[i]) for w [outputs, columns] as coded_pack made it of codes of `bits`
+// bits, with `minima` or without; bias [outputs]. There are images * lines * width rows i of x and y; row i is pixel i
+// % width of line i / width % lines of an image, each `x_row`, `x_line`, `x_image` floats from the next, and its
+// columns lie in pieces of `lanes` that are `x_piece` floats apart. Rows of y and residual lie `y_row` (in an image)
+// and `y_image` apart, with pieces of `lanes` `y_piece` apart, the last one in full if `padded`. A matrix is one line:
+// x_piece = lanes. `exact` multiplies floats; otherwise activations are rounded to 8 bits.
 KERNEL(coded_product, ARGS(x, packed, numbers, bias, residual, y),
-       PARAMS(images, lines, width, columns, outputs, block, bits, minima, x_image, x_line, x_row, x_piece, y_image, y_row,
-              y_piece, padded, exact, activation),
+       PARAMS(images, lines, width, columns, outputs, block, bits, minima, x_image, x_line, x_row, x_piece, y_image,
+              y_row, y_piece, padded, exact, activation),
        SCALARS(low, high)) {
   const Weights w{in<uint8_t>(a.packed), in(a.numbers), p.outputs, p.columns, p.block, p.bits, p.minima != 0};
   const Place place{in(a.x), p.lines, p.width, p.x_image, p.x_line, p.x_row, p.x_piece, out(a.y), p.y_image, p.y_row,
