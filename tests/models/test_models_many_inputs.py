@@ -1,6 +1,7 @@
 """Thirty-two random inputs at two sizes for every real model, in both executors (slow: `make test-slow`).
 
-Models that quantise activations while they run are left to `test_models_wide.py`, where runs may be disputed; so are nets whose output on noise is next to nothing.
+Models that quantise activations while they run are left to `test_models_wide.py`, where runs may be disputed; so are
+nets whose output on noise is next to nothing.
 """
 
 from __future__ import annotations

