@@ -29,8 +29,10 @@ namespace mnnk::gemm {
 constexpr int panel = 2 * lanes;
 #if defined(__aarch64__)
 constexpr int most_rows = 8;  // 16 of 32 registers
+#elif defined(__AVX512F__)
+constexpr int most_rows = 14;  // 28 of 32
 #else
-constexpr int most_rows = lanes == 16 ? 14 : 6;  // 28 of 32, or 12 of 16 registers
+constexpr int most_rows = 6;  // 12 of 16
 #endif
 constexpr int64_t columns_per_block = 1024;  // packed on the fly
 constexpr int64_t most_columns = 4096;       // packed ahead of time, or in place
