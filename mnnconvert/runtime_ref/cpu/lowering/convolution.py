@@ -1,4 +1,6 @@
-"""Convolution: of blocked maps; of plain images with few channels; of plain maps where groups do not fill blocks."""
+"""Convolution: of blocked maps, directly or by Winograd's algorithm; of plain images with few channels; of plain maps
+where groups do not fill blocks.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,9 @@ from mnnconvert.ir import Node, Value
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.runtime_ref.cpu.library import aligned
 from mnnconvert.runtime_ref.cpu.lower import BLOCKED, PLAIN, Lowering, Sizes, Tensor, lowers
+from mnnconvert.runtime_ref.cpu.lowering.coded import coded_convolution
+from mnnconvert.runtime_ref.cpu.lowering.matmul import dense
+from mnnconvert.runtime_ref.cpu.lowering.winograd import best_tile, lower_winograd
 
 
 @dataclass(frozen=True)
@@ -37,35 +42,55 @@ class Window:
 
 @lowers(Convolution)
 def convolution(ctx: Lowering, node: Node) -> bool:
-    op = node.op
+    op, (x, w, *_) = node.op, node.inputs
     assert isinstance(op, Convolution)
-    x, w, *rest = node.inputs
+    if coded_convolution(ctx, node):
+        return True
     if 0 in ctx.shape(x) or 0 in ctx.shape(w):
         return False
-    window = _window(op, ctx.shape(x), ctx.shape(w), ctx.shape(node.output))
+    if dense(ctx, node):
+        return True
     channels, outputs = ctx.shape(x)[1], ctx.shape(w)[0]
-    depthwise = op.group == channels == outputs and op.group > 1
-    from_layout, to_layout = (BLOCKED, BLOCKED) if depthwise else _layouts(ctx, x, op.group, channels, outputs)
-    epilogue = ctx.epilogue(node, op.activation)
-    source = _read(ctx, x, from_layout)
-    residual = None if epilogue.residual is None else _read(ctx, epilogue.residual, to_layout)
-    operands: dict[str, Any] = {
-        "x": source,
-        "w": _pack_depthwise(ctx, w) if depthwise else _pack(ctx, w, op.group, from_layout == PLAIN),
-        "bias": ctx.read(rest[0]) if rest else None,
-        "residual": residual,
-    }
-    if depthwise:
-        operands["channels"] = channels
+    window = _window(op, ctx.shape(x), ctx.shape(w), ctx.shape(node.output))
+    tile = _winograd_tile(ctx, node, window)
+    if tile is not None:
+        lower_winograd(ctx, node, ctx.epilogue(node, op.activation), (window.top, window.left), tile)
+    elif op.group == channels == outputs and op.group > 1:
+        packed = _pack_depthwise(ctx, w)
+        _call(ctx, node, "depthwise_f32", window, (BLOCKED, BLOCKED), w=packed, channels=channels)
     else:
-        operands |= {"inputs": channels, "outputs": outputs, "group": op.group, "plain_x": from_layout == PLAIN,
-                     "plain_y": to_layout == PLAIN}  # fmt: skip
-    ctx.fuse(node, epilogue)
-    over = residual if residual is not None and residual.buffer is not source.buffer else None
-    y = ctx.result(epilogue.value, to_layout, over)
-    ctx.call("depthwise_f32" if depthwise else "conv_f32", **operands, **window.params, **epilogue.params, y=y,
-             n=ctx.shape(x)[0])  # fmt: skip
+        layouts = _layouts(ctx, x, op.group, channels, outputs)
+        plain_x, plain_y = (layout == PLAIN for layout in layouts)
+        packed = _pack(ctx, w, op.group, plain_x)
+        _call(ctx, node, "conv_f32", window, layouts, w=packed, inputs=channels, outputs=outputs, group=op.group,
+              plain_x=plain_x, plain_y=plain_y)  # fmt: skip
     return True
+
+
+def _call(ctx: Lowering, node: Node, kernel: str, window: Window, layouts: tuple[str, str], **operands: Any) -> None:
+    """Call a kernel that reads x in the first layout and writes y in the second, with the epilogue."""
+    op, (x, _, *rest) = node.op, node.inputs
+    assert isinstance(op, Convolution)
+    epilogue = ctx.epilogue(node, op.activation)
+    source = _read(ctx, x, layouts[0])
+    bias = ctx.read(rest[0]) if rest else None
+    residual = None if epilogue.residual is None else _read(ctx, epilogue.residual, layouts[1])
+    over = residual if residual is not None and residual.buffer is not source.buffer else None
+    ctx.fuse(node, epilogue)
+    y = ctx.result(epilogue.value, layouts[1], over)
+    ctx.call(kernel, **operands, **window.params, **epilogue.params, x=source, bias=bias, residual=residual, y=y,
+             n=ctx.shape(x)[0])  # fmt: skip
+
+
+def _winograd_tile(ctx: Lowering, node: Node, window: Window) -> int | None:
+    """The tile of Winograd's algorithm, where it can be used and pays."""
+    op, (x, w, *_) = node.op, node.inputs
+    steps = (window.stride_h, window.stride_w, window.dilation_h, window.dilation_w)
+    square = (window.kernel_h, window.kernel_w) == (3, 3) and steps == (1, 1, 1, 1)
+    if not square or op.group > 1 or w.tensor is None:  # type: ignore[attr-defined]
+        return None
+    n, channels = ctx.shape(x)[:2]
+    return best_tile(channels, ctx.shape(w)[0], (n, window.out_h, window.out_w), ctx.lanes)
 
 
 def _layouts(ctx: Lowering, x: Value, group: int, channels: int, outputs: int) -> tuple[str, str]:
@@ -106,15 +131,15 @@ def _pack_depthwise(ctx: Lowering, w: Value) -> Tensor:
 
 def _packed(ctx: Lowering, kernel: str, w: Value, shape: Sizes, **params: int) -> Tensor:
     """Weights packed by a kernel: now where they are constant, else in each run."""
-    weight = ctx.constant(w)
-    if w.tensor is None or weight is None:
+    tensor = w.tensor
+    if tensor is None:
         packed = ctx.tensor(shape)
         ctx.call(kernel, w=ctx.read(w), packed=packed, **params)
         return packed
 
     def make() -> np.ndarray:
         array = aligned(shape, "f4")
-        ctx.once(kernel, w=weight, packed=array, **params)
+        ctx.once(kernel, w=np.ascontiguousarray(tensor.numpy()), packed=array, **params)
         return array
 
     return ctx.packed(w, (kernel, *params.values()), make)
