@@ -1,0 +1,334 @@
+// Attention, y = softmax(scale q k^T + mask) v for every head, whose scores never leave the caches.
+//
+//   for heads, for blocks of queries       what threads share out
+//     for tiles of keys                    k and v of a tile are packed into panels (gemm.h) and stay in L2
+//       for tiles of queries
+//         scores = q k^T                   rows_per_tile x keys_per_tile, in L1 and L2
+//         weights = exp(scores - high)     high: the largest score of the row so far
+//         sums = sums e^(high before - high) + weights v
+//
+// and at the end y = sums / total, total being the sum of the weights. A row that sees no key becomes NaN, as softmax of
+// nothing but -inf does. Keys that a row does not see are -inf to it; tiles that none of its rows sees are skipped.
+//
+// A few rows (a step of a decoder) read k and v once, where they lie. Long rows of keys are then cut into parts, which
+// threads share out as well, and the sums of the parts are added at the end.
+//
+// Tiles and parts follow from the shapes alone: results do not depend on the number of threads.
+#include "gemm.h"
+
+using namespace mnnk;
+using gemm::Left;
+using gemm::panel;
+
+namespace {
+
+constexpr int64_t keys_per_tile = 256;
+constexpr int64_t rows_per_tile = 64;                  // at most; a multiple of `lanes`
+constexpr int64_t rows_per_block = 8 * rows_per_tile;  // at most
+constexpr int64_t keys_per_part = 4 * keys_per_tile;
+constexpr int64_t grain = 1 << 16;  // multiply-adds that are worth a thread
+
+// Rows of queries of one head, with all keys of that head.
+struct Head {
+  Left q, k;
+  const float* v;
+  int64_t v_row;
+  const float* mask;
+  int64_t mask_row;
+  float* y;
+  int64_t y_row;
+  int64_t rows, keys, depth, width;
+  int64_t seen, seen_step;  // row i sees the first seen + i seen_step keys
+  float scale;
+  bool few;  // of all rows together, so that blocks do not matter
+
+  int64_t seen_by(int64_t row) const { return smaller(keys, larger<int64_t>(0, seen + row * seen_step)); }
+  int64_t in_place() const { return few ? width / panel * panel : 0; }  // columns of v that are not packed
+  Head from(int64_t row) const {
+    Head part = *this;
+    part.q.data += row * q.row;
+    part.y += row * y_row;
+    if (mask) part.mask += row * mask_row;
+    part.seen += row * seen_step;
+    part.rows -= row;
+    return part;
+  }
+};
+
+// What is known of rows after some of their keys. `high` may be stored in whole vectors.
+struct State {
+  float* high;   // [rows]
+  float* total;  // [rows][lanes], to be added up
+  float* sums;   // [rows][row]
+  int64_t row;
+
+  State(float* memory, int64_t rows, int64_t width)
+      : high(memory), total(high + round_up(rows, lanes)), sums(total + rows * lanes), row(round_up(width, panel)) {}
+  static int64_t floats(int64_t rows, int64_t width) {
+    return round_up(rows, lanes) + rows * (lanes + round_up(width, panel));
+  }
+  void clear(int64_t rows) const {
+    for (int64_t i = 0; i < rows; ++i) high[i] = -INFINITY;
+    std::memset(total, 0, static_cast<size_t>(rows * (lanes + row)) * sizeof(float));
+  }
+  State from(int64_t first) const { return {high + first, total + first * lanes, sums + first * row, row}; }
+
+ private:
+  State(float* high, float* total, float* sums, int64_t row) : high(high), total(total), sums(sums), row(row) {}
+};
+
+// Memory of a thread while it works on tiles.
+struct Scratch {
+  float *k, *v, *scores, *most, *shift, *fade;
+  int64_t row;  // of scores
+
+  Scratch(float* memory, const Head& h)
+      : k(memory), v(k + tile(h) * h.depth), scores(v + tile(h) * round_up(h.width, panel)),
+        most(scores + rows_per_tile * tile(h)), shift(most + rows_per_tile * lanes), fade(shift + rows_per_tile), row(tile(h)) {}
+  static int64_t tile(const Head& h) { return round_up(smaller(h.keys, keys_per_tile), panel); }
+  static int64_t floats(const Head& h) {
+    return tile(h) * (h.depth + round_up(h.width, panel) + rows_per_tile) + rows_per_tile * (lanes + 2);
+  }
+};
+
+gemm::Output plain(float* data, int64_t row) { return {data, row, nullptr, nullptr, IDENTITY, -INFINITY, INFINITY}; }
+
+// scale product + mask, of which the first `seen` lanes count.
+MNNK_INLINE vf score(vf product, vf scale, const float* mask, int64_t seen) {
+  if (seen >= lanes) return mask ? fma(product, scale, load(mask)) : product * scale;
+  vi lane;
+  for (int i = 0; i < lanes; ++i) lane[i] = i;
+  const int64_t count = larger<int64_t>(0, seen);
+  const vf x = mask ? fma(product, scale, load_part(mask, count)) : product * scale;
+  return lane < splat_int(static_cast<int32_t>(count)) ? x : splat(-INFINITY);
+}
+
+// A panel of keys: `tiles` times R rows of scores, of which row 0 sees `seen`. `most`: the largest by row and lane.
+struct Panel {
+  Left q;
+  const float* k;
+  int64_t depth;
+  vf scale;
+  const float* mask;
+  int64_t mask_row, seen, seen_step;
+  float* scores;
+  int64_t row;
+  float* most;
+
+  Panel from(int64_t i) const {
+    Panel part = *this;
+    part.q.data += i * q.row;
+    if (mask) part.mask += i * mask_row;
+    part.seen += i * seen_step;
+    part.scores += i * row;
+    part.most += i * lanes;
+    return part;
+  }
+};
+
+template <int R> void score_tiles(Panel p, int64_t tiles) {
+  for (; tiles > 0; --tiles, p = p.from(R)) {
+    vf acc[R][2] = {};
+    gemm::accumulate<R, 2>(p.q, {p.k, panel, 0}, p.depth, acc);
+    const auto put = [&](auto get) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const vf first = get(acc[r][0], r, 0), second = get(acc[r][1], r, 1);
+        store(p.scores + r * p.row, first);
+        store(p.scores + r * p.row + lanes, second);
+        store(p.most + r * lanes, max(max(load(p.most + r * lanes), first), second));
+      }
+    };
+    if (p.seen < panel)
+      put([&](vf x, int r, int v) {
+        return score(x, p.scale, p.mask ? p.mask + r * p.mask_row + v * lanes : nullptr, p.seen + r * p.seen_step - v * lanes);
+      });
+    else if (p.mask)
+      put([&](vf x, int r, int v) { return fma(x, p.scale, load(p.mask + r * p.mask_row + v * lanes)); });
+    else
+      put([&](vf x, int, int) { return x * p.scale; });
+  }
+}
+
+template <int R = gemm::most_rows> void score_rows(int64_t rows, const Panel& p, int64_t tiles) {
+  if constexpr (R > 1)
+    if (rows < R) return score_rows<R - 1>(rows, p, tiles);
+  score_tiles<R>(p, tiles);
+}
+
+// Scores of `count` keys from j on and, in `most`, the largest of each row by lane.
+void find_scores(const Head& h, int64_t rows, int64_t j, int64_t count, const Scratch& to) {
+  for (int64_t i = 0; i < rows; ++i) store(to.most + i * lanes, splat(-INFINITY));
+  const float* mask = h.mask ? h.mask + j : nullptr;
+  const auto seen = [&](int64_t i) { return smaller(count, h.seen_by(i) - j); };
+  if (!h.few) {
+    const int64_t tiles = ceil_div(rows, gemm::most_rows), less = rows / tiles, with_more = rows % tiles;
+    const vf scale = splat(h.scale);
+    for (int64_t c = 0; c < count; c += panel) {
+      const int64_t seen_first = h.seen_step ? smaller(count, h.seen - j) - c : count - c;
+      const Panel p{h.q, to.k + c * h.depth, h.depth, scale, mask ? mask + c : nullptr, h.mask_row, seen_first, h.seen_step,
+                    to.scores + c, to.row, to.most};
+      if (with_more) score_rows(less + 1, p, with_more);
+      score_rows(less, p.from(with_more * (less + 1)), tiles - with_more);
+    }
+    return;
+  }
+  gemm::dots_rows(h.q, rows, h.k.data + j * h.k.row, h.k.row, count, h.depth, plain(to.scores, to.row));
+  for (int64_t i = 0; i < rows; ++i) {
+    float* row = to.scores + i * to.row;
+    vf most = splat(-INFINITY);
+    for (int64_t c = 0; c < count; c += lanes) {
+      const vf x = score(load(row + c), splat(h.scale), mask ? mask + i * h.mask_row + c : nullptr, seen(i) - c);
+      store(row + c, x);
+      most = max(most, x);
+    }
+    store(to.most + i * lanes, most);
+  }
+}
+
+// Scores become weights; the state follows, but for what they add to the sums.
+void find_weights(int64_t rows, int64_t count, const Scratch& at, const State& state) {
+  for (int64_t i = 0; i < rows; i += lanes) {
+    vf most[lanes];
+#pragma GCC unroll 16
+    for (int r = 0; r < lanes; ++r) most[r] = load(at.most + (i + r) * lanes);
+    transpose(most);
+#pragma GCC unroll 16
+    for (int r = 1; r < lanes; ++r) most[0] = max(most[0], most[r]);
+    const vf before = load(state.high + i), high = max(before, most[0]), none = splat(-INFINITY);
+    const vf shift = high == none ? vf{} : high;  // -inf - -inf would be NaN
+    store(state.high + i, high);
+    store(at.shift + i, shift);
+    store(at.fade + i, ((before == none) | (before == high)) ? splat(1.0f) : exp_loose(before - shift));
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    float* row = at.scores + i * at.row;
+    const vf shift = splat(at.shift[i]), fade = splat(at.fade[i]);
+    vf total = load(state.total + i * lanes) * fade;
+    for (int64_t j = 0; j < count; j += lanes) {
+      const vf weight = exp_loose(load(row + j) - shift);
+      total = total + weight;
+      store(row + j, weight);
+    }
+    store(state.total + i * lanes, total);
+    if (at.fade[i] != 1.0f)
+      for (float* sums = state.sums + i * state.row; sums < state.sums + (i + 1) * state.row; sums += lanes)
+        store(sums, load(sums) * fade);
+  }
+}
+
+// A tile of at most rows_per_tile rows and keys_per_tile keys, these from j on.
+void tile(const Head& h, int64_t rows, int64_t j, int64_t count, const Scratch& scratch, const State& state) {
+  find_scores(h, rows, j, count, scratch);
+  find_weights(rows, count, scratch, state);
+  const int64_t in_place = h.in_place();
+  const Left weights{scratch.scores, scratch.row, 1};
+  gemm::Output y = plain(state.sums, state.row);
+  y.residual = state.sums;
+  gemm::block(weights, rows, {h.v + j * h.v_row, h.v_row, panel}, in_place, count, y);
+  gemm::block(weights, rows, {scratch.v, panel, count * panel}, state.row - in_place, count, y.at(0, in_place));
+}
+
+// Keys begin..end of a block of rows.
+void attend(const Head& h, int64_t begin, int64_t end, const Scratch& scratch, const State& state) {
+  const int64_t last = smaller(end, h.seen_by(h.rows - 1)), in_place = h.in_place();
+  const int64_t tiles = ceil_div(h.rows, rows_per_tile), each = round_up(ceil_div(h.rows, tiles), lanes);
+  for (int64_t j = begin; j < last; j += keys_per_tile) {
+    const int64_t count = smaller(keys_per_tile, last - j);
+    if (!h.few) gemm::pack(h.k.data + j * h.k.row, h.k.column, h.k.row, h.depth, count, scratch.k, h.depth * panel);
+    gemm::pack(h.v + j * h.v_row + in_place, h.v_row, 1, count, h.width - in_place, scratch.v, count * panel);
+    for (int64_t i = 0; i < h.rows; i += each) {
+      const Head part = h.from(i);
+      const int64_t rows = smaller(each, part.rows);
+      if (part.seen_by(rows - 1) > j) tile(part, rows, j, count, scratch, state.from(i));
+    }
+  }
+}
+
+// y = sums / total, which is 0 * infinity where no key was seen
+void finish(const Head& h, const State& state) {
+  for (int64_t i = 0; i < h.rows; ++i) {
+    const vf factor = splat(1.0f / sum(load(state.total + i * lanes)));
+    const float* sums = state.sums + i * state.row;
+    float* y = h.y + i * h.y_row;
+    for (int64_t j = 0; j < h.width; j += lanes) {
+      const vf value = load(sums + j) * factor;
+      if (j + lanes <= h.width)
+        store(y + j, value);
+      else
+        store_part(y + j, value, h.width - j);
+    }
+  }
+}
+
+// Adds what another part of the keys gave.
+void merge(const State& into, const State& part, int64_t rows) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const float high = larger(into.high[i], part.high[i]), shift = high == -INFINITY ? 0.0f : high;
+    const vf a = exp_loose(splat(into.high[i] - shift)), b = exp_loose(splat(part.high[i] - shift));
+    const auto add = [&](float* to, const float* more) { store(to, fma(load(more), b, load(to) * a)); };
+    into.high[i] = high;
+    add(into.total + i * lanes, part.total + i * lanes);
+    for (int64_t j = i * into.row; j < (i + 1) * into.row; j += lanes) add(into.sums + j, part.sums + j);
+  }
+}
+
+}  // namespace
+
+// y[b, h] = softmax(scale q[b, h] k[b, h / group]^T + mask[b, h]) v[b, h / group] for h < heads, group = heads /
+// key_heads: q [queries, depth], k [keys, depth], mask [queries, keys], v [keys, width]. Strides are in floats; 0 repeats
+// a mask. The last axes of all but k are contiguous; of k it is one of the two. The mask may be absent. Query i sees the
+// first seen + i seen_step keys: all where `seen` is `keys` and `seen_step` 0.
+KERNEL(attention, ARGS(q, k, v, mask, y),
+       PARAMS(batch, heads, key_heads, queries, keys, depth, width, q_batch, q_head, q_row, k_batch, k_head, k_row,
+              k_column, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, y_batch, y_head, y_row, seen, seen_step),
+       SCALARS(scale)) {
+  if (p.batch * p.heads * p.queries * p.width <= 0) return;
+  int64_t heads = p.heads, group = p.heads / p.key_heads, q_head = p.q_head, y_head = p.y_head, mask_head = p.mask_head;
+  Head all{{in(a.q), p.q_row, 1}, {in(a.k), p.k_row, p.k_column}, in(a.v), p.v_row, in(a.mask), p.mask_row, out(a.y),
+           p.y_row, p.queries, p.keys, p.depth, p.width, p.seen, p.seen_step, s.scale, false};
+  if (p.queries == 1 && group > 1) {  // heads that share keys are rows of one
+    all.q.row = q_head, all.y_row = y_head, all.mask_row = mask_head, all.rows = group, all.seen_step = 0;
+    q_head *= group, y_head *= group, mask_head *= group, heads = p.key_heads, group = 1;
+  }
+  all.few = all.rows <= gemm::few_rows && p.k_column == 1;
+  const int64_t whole = p.batch * heads, wanted = ceil_div(4 * pool.threads(), whole);
+  const int64_t block = smaller(rows_per_block, larger(rows_per_tile, round_up(ceil_div(all.rows, wanted), gemm::most_rows)));
+  const int64_t blocks = ceil_div(all.rows, block), parts = all.few ? larger<int64_t>(1, ceil_div(p.keys, keys_per_part)) : 1;
+  const int64_t tasks = whole * blocks * parts;
+  const int64_t working = round_up(Scratch::floats(all), 16), kept = round_up(State::floats(smaller(block, all.rows), p.width), 16);
+  const int64_t states = parts > 1 ? tasks : pool.threads();
+  float* memory = pool.scratch_f32(0, pool.threads() * working + states * kept);
+  const auto head = [&](int64_t index) {
+    const int64_t b = index / heads, h = index % heads;
+    Head each = all;
+    each.q.data += b * p.q_batch + h * q_head;
+    each.k.data += b * p.k_batch + h / group * p.k_head;
+    each.v += b * p.v_batch + h / group * p.v_head;
+    each.y += b * p.y_batch + h * y_head;
+    if (each.mask) each.mask += b * p.mask_batch + h * mask_head;
+    return each;
+  };
+  const auto state = [&](int64_t index, int64_t rows) {
+    return State(memory + pool.threads() * working + index * kept, rows, p.width);
+  };
+  const int64_t work = smaller(block, all.rows) * ceil_div(p.keys, parts) * (p.depth + p.width);
+  pool.split(tasks, ceil_div(grain, work + 1), [&](int64_t begin, int64_t end, int thread) {
+    const Scratch scratch(memory + thread * working, all);
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t part = task % parts, i = task / parts % blocks * block;
+      Head each = head(task / parts / blocks).from(i);
+      each.rows = smaller(each.rows, block);
+      const State own = state(parts > 1 ? task : thread, each.rows);
+      own.clear(each.rows);
+      attend(each, part * keys_per_part, parts > 1 ? (part + 1) * keys_per_part : p.keys, scratch, own);
+      if (parts == 1) finish(each, own);
+    }
+  });
+  if (parts == 1) return;
+  for (int64_t i = 0; i < whole; ++i) {
+    const State first = state(i * parts, all.rows);
+    for (int64_t part = 1; part < parts; ++part) merge(first, state(i * parts + part, all.rows), all.rows);
+    finish(head(i), first);
+  }
+}
