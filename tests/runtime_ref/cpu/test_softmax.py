@@ -15,8 +15,9 @@ def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
 
 def _run(lib, x, mask=None, scale=1.0, b=1, c=1, strides=(0, 0, 0)):
     outer, n, inner = x.shape
-    return both(lib, "softmax", x.shape, x=guarded(x), mask=None if mask is None else guarded(mask), outer=outer,
-                n=n, inner=inner, b=b, c=c, mask_a=strides[0], mask_b=strides[1], mask_c=strides[2], scale=scale)  # fmt: skip
+    mask = None if mask is None else guarded(mask)
+    return both(lib, "softmax", x.shape, x=guarded(x), mask=mask, outer=outer, n=n, inner=inner, b=b, c=c,
+                mask_a=strides[0], mask_b=strides[1], mask_c=strides[2], scale=scale)  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 1), (40, 17, 1), (9, 1000, 1), (2, 3, 5), (1, 63, 100), (3, 7, 16),
