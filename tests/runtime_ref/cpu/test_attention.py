@@ -17,7 +17,7 @@ def strides(array, *axes):
 
 
 def run(lib, q, k, v, mask=None, scale=0.3, seen=None, seen_step=0):
-    """y [batch, queries, heads, width] for views q, k, v [batch, heads, rows, size]; they own their memory or the base."""
+    """y [batch, queries, heads, width] for views q, k, v [batch, heads, rows, size] of whole arrays."""
     (batch, heads, queries, depth), (_, key_heads, keys, _), width = q.shape, k.shape, v.shape[3]
     q_batch, q_head, q_row = strides(q, 0, 1, 2)
     k_batch, k_head, k_row, k_column = strides(k, 0, 1, 2, 3)
