@@ -9,14 +9,15 @@ import ctypes
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
 
-from mnnconvert.runtime_ref.cpu.library import Library
+from mnnconvert.runtime_ref.cpu.library import Instructions, KernelFailure, Library
+from mnnconvert.runtime_ref.cpu.lower import Tensor
 from mnnconvert.runtime_ref.cpu.program import Program
 
 MOST_ALIKE = 2  # calls of one kernel with equal parameters and sizes
@@ -82,38 +83,39 @@ class Recorder:
 
     def around(self, kernel: str, arrays: Sequence[Array | None], params: np.ndarray, scalars: np.ndarray,
                call: Callable[[], None]) -> None:  # fmt: skip
-        """Run `call` and write down what it was given and what it left."""
-        given = [a for a in arrays if a is not None]
+        """Run `call` and, unless it fails, write down what it was given and what it left."""
         key = kernel, params.tobytes(), scalars.tobytes(), tuple(a.nbytes if a else None for a in arrays)
         self.alike[key] += 1
-        blocks = blocks_of(given)
+        blocks = blocks_of([a for a in arrays if a is not None])
         if self.alike[key] > MOST_ALIKE or sum(b.nbytes for b in blocks) > MOST_BYTES:
             return call()
         places = [place(a, blocks) for a in arrays]
-        self._write_call(kernel, blocks, places, params, scalars)
+        given = _call_as_bytes(kernel, blocks, places, params, scalars)
         call()
+        self.calls.write(given)
         for block in blocks:
             self.results.write(block.content())
         tensors = [(*p, a.nbytes, a.dtype) for p, a in zip(places, arrays, strict=True) if a is not None]
         self.recorded.append(Recorded(kernel, tuple(b.nbytes for b in blocks), tuple(tensors)))
 
-    def _write_call(self, kernel: str, blocks: Sequence[Block], places: Sequence[tuple[int, int]],
-                    params: np.ndarray, scalars: np.ndarray) -> None:  # fmt: skip
-        def number(value: int) -> None:
-            self.calls.write(struct.pack("<q", value))
 
-        number(len(kernel.encode()))
-        self.calls.write(kernel.encode())
-        number(len(blocks))
-        for block in blocks:
-            number(block.nbytes)
-            self.calls.write(block.content())
-        number(len(places))
-        self.calls.write(np.array(places, "<i8").tobytes())
-        number(len(params))
-        self.calls.write(params.astype("<i8").tobytes())
-        number(len(scalars))
-        self.calls.write(scalars.astype("<f4").tobytes())
+def _call_as_bytes(kernel: str, blocks: Sequence[Block], places: Sequence[tuple[int, int]], params: np.ndarray,
+                   scalars: np.ndarray) -> bytes:  # fmt: skip
+    """A call as replay.cpp reads it."""
+
+    def counted(count: int, content: bytes) -> bytes:
+        return struct.pack("<q", count) + content
+
+    memory = b"".join(counted(block.nbytes, block.content()) for block in blocks)
+    return b"".join(
+        (
+            counted(len(kernel.encode()), kernel.encode()),
+            counted(len(blocks), memory),
+            counted(len(places), np.array(places, "<i8").tobytes()),
+            counted(len(params), params.astype("<i8").tobytes()),
+            counted(len(scalars), scalars.astype("<f4").tobytes()),
+        )
+    )
 
 
 def record_tests(folder: Path, words: Sequence[str]) -> list[Recorded]:
@@ -139,29 +141,29 @@ _memory: list[dict[int, Array]] = []  # of the calls under way: slot -> its memo
 def _recording_run(recorder: Recorder, run: Callable[..., None]) -> Callable[..., None]:
     """Instruction by instruction."""
 
-    def recording(self: Library, pool: Any, program: np.ndarray, args: np.ndarray, params: np.ndarray,
-                  scalars: np.ndarray, slots: np.ndarray, seconds: np.ndarray | None = None) -> None:  # fmt: skip
+    def recording(self: Library, pool: Any, program: Instructions, slots: int, seconds: Any = None) -> None:
         kernels = {kernel.address: kernel for kernel in self.kernels.values()}
-        for i, (address, args_at, args_count, params_at, scalars_at) in enumerate(program.tolist()):
-            kernel = kernels[address]
-            arrays = [_array(slot, int(slots[slot])) for slot in args[args_at : args_at + args_count].tolist()]
-            one, times = program[i : i + 1], None if seconds is None else seconds[i : i + 1]
-            recorder.around(
-                kernel.name,
-                arrays,
-                params[params_at : params_at + len(kernel.params)],
-                scalars[scalars_at : scalars_at + len(kernel.scalars)],
-                lambda one=one, times=times: run(self, pool, one, args, params, scalars, slots, times),
-            )
+        for i, (address, args_at, args_count, params_at, scalars_at) in enumerate(program.rows.tolist()):
+            kernel, one = kernels[address], replace(program, rows=program.rows[i : i + 1])
+            times = None if seconds is None else seconds[i : i + 1]
+            try:
+                recorder.around(
+                    kernel.name,
+                    [_array(slot, slots) for slot in program.args[args_at : args_at + args_count].tolist()],
+                    program.params[params_at : params_at + len(kernel.params)],
+                    program.scalars[scalars_at : scalars_at + len(kernel.scalars)],
+                    lambda one=one, times=times: run(self, pool, one, slots, times),
+                )
+            except KernelFailure as failure:
+                raise KernelFailure(i, failure.reason) from failure
 
     return recording
 
 
-def _array(slot: int, address: int) -> Array | None:
-    if not address:
-        return None
-    known = _memory[-1][slot]
-    return Array(address, known.nbytes, known.dtype)
+def _array(slot: int, slots: int) -> Array | None:
+    """The tensor of a slot; `slots` is the address of the table of pointers."""
+    address = ctypes.c_size_t.from_address(slots + slot * ctypes.sizeof(ctypes.c_size_t)).value
+    return replace(_memory[-1][slot], address=address) if address else None
 
 
 def _naming_arrays(call: Callable[..., None]) -> Callable[..., None]:
@@ -176,9 +178,15 @@ def _naming_arrays(call: Callable[..., None]) -> Callable[..., None]:
     return naming
 
 
+def _to_the_end(tensor: Tensor) -> Array:
+    """What kernels may touch of a tensor's buffer, of which blocked layouts fill more than the tensor's own bytes."""
+    size = (tensor.buffer.nbytes - tensor.offset) // tensor.dtype.itemsize
+    return Array(0, size * tensor.dtype.itemsize, tensor.dtype)
+
+
 def _naming_tensors(run: Callable[..., Any]) -> Callable[..., Any]:
     def naming(self: Program, *words: Any, **named: Any) -> Any:
-        _memory.append({slot: Array(0, t.nbytes, np.dtype(t.dtype)) for slot, t in enumerate(self._tensors, 1)})
+        _memory.append({slot: _to_the_end(tensor) for slot, tensor in enumerate(self._tensors, 1)})
         try:
             return run(self, *words, **named)
         finally:

@@ -75,6 +75,13 @@ int64_t count_names(const Entry* entry, int part) {
   return names == "(none)" || names == "none" ? 0 : 1 + std::count(names.begin(), names.end(), ',');
 }
 
+// The names and values of a call, for messages.
+std::string signature(const Entry* entry, const std::vector<int64_t>& params) {
+  std::string text = std::string(" of ") + mnnk_signature(entry, 0) + " with " + mnnk_signature(entry, 1) + " =";
+  for (const int64_t each : params) text += " " + std::to_string(each);
+  return text;
+}
+
 void replay(std::FILE* calls, std::FILE* results, const std::string& name, mnnk::Pool& pool) {
   const Entry* entry = find(name);
   std::vector<Block> blocks;
@@ -87,14 +94,16 @@ void replay(std::FILE* calls, std::FILE* results, const std::string& name, mnnk:
       static_cast<int64_t>(params.size()) != count_names(entry, 1) ||
       static_cast<int64_t>(scalars.size()) != count_names(entry, 2))
     stop(name + " has other parameters");
+  const auto given = params;
   params.push_back(0);  // kernels without parameters still read one of each
   scalars.push_back(0);
   std::vector<void*> args;
   for (size_t i = 0; i < places.size(); i += 2)
     args.push_back(places[i] < 0 ? nullptr : blocks[static_cast<size_t>(places[i])].data + places[i + 1]);
   entry->function({args.data(), params.data(), scalars.data(), pool});
-  for (const Block& block : blocks) {
-    if (!block.intact()) stop(name + " writes outside its arrays");
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const Block& block = blocks[i];
+    if (!block.intact()) stop(name + " writes outside block " + std::to_string(i) + signature(entry, given));
     if (std::fwrite(block.data, 1, block.size, results) != block.size) stop("cannot write");
   }
 }
