@@ -15,6 +15,13 @@ namespace mnnk {
 MNNK_INLINE void add_product(vf& sum, vf a, vf b) {
 #if (MNNK_LANES == 8 && defined(__FMA__)) || (MNNK_LANES == 16 && defined(__AVX512F__))
   asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+#elif MNNK_LANES == 16 && defined(__FMA__)
+  __m256 s[2], x[2], y[2];  // "wide": by halves, because sixteen scalars take a minute to compile
+  std::memcpy(s, &sum, sizeof s);
+  std::memcpy(x, &a, sizeof x);
+  std::memcpy(y, &b, sizeof y);
+  for (int i = 0; i < 2; ++i) s[i] = _mm256_fmadd_ps(x[i], y[i], s[i]);
+  std::memcpy(&sum, s, sizeof s);
 #else
   sum = fma(a, b, sum);
 #endif

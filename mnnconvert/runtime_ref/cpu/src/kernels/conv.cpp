@@ -27,7 +27,13 @@ constexpr bool many_registers = true;  // 32 of them
 constexpr bool many_registers = false;  // 16
 #endif
 
-constexpr int MOST_BLOCKS = 3, MOST_PIXELS = 8;
+#if MNNK_LANES == 16 && !defined(__AVX512F__)
+constexpr int UNROLLED = 1;  // "wide" is for tests: it should compile soon
+#else
+constexpr int UNROLLED = 8;
+#endif
+
+constexpr int MOST_PIXELS = 8;
 constexpr int tile_pixels(int blocks) { return blocks == 1 || many_registers ? 8 : blocks == 2 ? 6 : 4; }
 
 constexpr int64_t PASS_STEPS = 256;            // steps of one pass: 16 KiB of weights for two blocks of 8
@@ -81,7 +87,7 @@ __attribute__((noinline, optimize("no-schedule-insns2"))) void run_tiles(const T
     const int32_t* run = t.runs;
     for (const int32_t* end = run + t.full; run < end; ++run) {
       const int64_t at = *run;
-#pragma GCC unroll 16
+#pragma GCC unroll UNROLLED
       for (int i = 0; i < lanes; ++i) step<B, P>(sum, x, at + i, w + i * B * lanes);
       w += lanes * B * lanes;
     }
