@@ -19,7 +19,9 @@ template <int N> MNNK_INLINE vf polynomial(vf x, vf square, const float (&c)[N],
   for (int i = odd - 2; i > 0; i -= 2) q = fma(q, square, splat(c[i] * factor));
   return fma(q, x, p);
 }
-template <int N> MNNK_INLINE vf polynomial(vf x, const float (&c)[N], float factor = 1.0f) { return polynomial(x, x * x, c, factor); }
+template <int N> MNNK_INLINE vf polynomial(vf x, const float (&c)[N], float factor = 1.0f) {
+  return polynomial(x, x * x, c, factor);
+}
 
 MNNK_INLINE bool any(vi mask) {
   uint64_t words[lanes / 2], sum = 0;
@@ -27,6 +29,13 @@ MNNK_INLINE bool any(vi mask) {
   for (uint64_t word : words) sum |= word;
   return sum != 0;
 }
+
+// Bits are counted and moved without a sign, because only that may wrap.
+MNNK_INLINE vu as_unsigned(vi v) { return reinterpret_cast<vu>(v); }
+MNNK_INLINE vi as_signed(vu v) { return reinterpret_cast<vi>(v); }
+MNNK_INLINE vi plus(vi a, vi b) { return as_signed(as_unsigned(a) + as_unsigned(b)); }
+MNNK_INLINE vi minus(vi a, vi b) { return as_signed(as_unsigned(a) - as_unsigned(b)); }
+MNNK_INLINE vi shift_up(vi v, int bits) { return as_signed(as_unsigned(v) << bits); }
 
 MNNK_INLINE vf copy_sign(vf size, vf sign) {
   return as_float((as_int(size) & splat_int(0x7fffffff)) | (as_int(sign) & splat_int(INT32_MIN)));
@@ -48,7 +57,9 @@ MNNK_INLINE ExpParts exp_parts(vf x) {
   return {fma(n, splat(-LN2_LOW), fma(n, splat(-LN2_HIGH), x)), shifted};
 }
 // 2^(n + by)
-MNNK_INLINE vf power_of_2(vf shifted, int by) { return as_float((as_int(shifted) << 23) + splat_int((127 + by) << 23)); }
+MNNK_INLINE vf power_of_2(vf shifted, int by) {
+  return as_float(plus(shift_up(as_int(shifted), 23), splat_int((127 + by) << 23)));
+}
 // factor e^r
 MNNK_INLINE vf exp_of_rest(vf r, float factor = 1.0f) {
   const vf square = r * r;
@@ -58,8 +69,9 @@ MNNK_INLINE vf exp_of_rest(vf r, float factor = 1.0f) {
 // e^x. At most 2 ulp, also where the result is below the normal range: there it is rounded once.
 MNNK_INLINE vf exp(vf x) {
   const ExpParts e = exp_parts(min(splat(89.0f), max(splat(-104.0f), x)));
-  const vi n = as_int(e.shifted) - as_int(splat(ROUNDER)), half = n >> 1;
-  return exp_of_rest(e.r) * as_float((half + splat_int(127)) << 23) * as_float((n - half + splat_int(127)) << 23);
+  const vi n = minus(as_int(e.shifted), as_int(splat(ROUNDER))), half = n >> 1, rest = minus(n, half);
+  const auto power = [](vi exponent) { return as_float(shift_up(plus(exponent, splat_int(127)), 23)); };
+  return exp_of_rest(e.r) * power(half) * power(rest);
 }
 
 // e^x, but 0 where that is less than 2^-125: cheaper. At most 2 ulp elsewhere.
@@ -111,7 +123,7 @@ MNNK_INLINE vf tanh(vf x) {
 MNNK_INLINE vf exp2_small(vf x) {
   const vf shifted = x + splat(ROUNDER);
   const vf p = polynomial(x - (shifted - splat(ROUNDER)), EXP2_FIT);
-  return as_float(as_int(p) + (as_int(shifted) << 23));
+  return as_float(plus(as_int(p), shift_up(as_int(shifted), 23)));
 }
 
 // At most 2 ulp: an odd polynomial for small x, else 1 - 2^p(|x|) with the sign of x.
@@ -147,8 +159,8 @@ MNNK_INLINE vf log_near(vf f, vf k) {
 MNNK_INLINE vf log(vf x) {
   const vi tiny = x < splat(1.17549435e-38f);
   const vf scaled = tiny ? x * splat(8388608.0f) : x;
-  const vi k = (as_int(scaled) - as_int(splat(0.70710678f))) >> 23;
-  const vf f = as_float(as_int(scaled) - (k << 23)) - splat(1.0f);
+  const vi k = minus(as_int(scaled), as_int(splat(0.70710678f))) >> 23;
+  const vf f = as_float(minus(as_int(scaled), shift_up(k, 23))) - splat(1.0f);
   vf y = log_near(f, to_float(k - (tiny & splat_int(23))));
   y = x < splat(INFINITY) ? y : x;  // infinity and NaN
   return x > vf{} ? y : (x == vf{} ? splat(-INFINITY) : (x < vf{} ? splat(NAN) : x));
@@ -181,9 +193,9 @@ template <bool COSINE> MNNK_INLINE vf sine_or_cosine(vf x) {
   const vf s = r * r;
   const vf sine = fma(r * s, polynomial(s, SIN_FIT), r);
   const vf cosine = fma(s * s, polynomial(s, COS_FIT), fma(s, splat(-0.5f), splat(1.0f)));
-  const vi quarter = as_int(shifted) + splat_int(COSINE ? 1 : 0);
+  const vi quarter = plus(as_int(shifted), splat_int(COSINE ? 1 : 0));
   const vf y = (quarter & splat_int(1)) != vi{} ? cosine : sine;
-  return as_float(as_int(y) ^ ((quarter & splat_int(2)) << 30));
+  return as_float(as_int(y) ^ shift_up(quarter & splat_int(2), 30));
 }
 MNNK_INLINE vf sin(vf x) {
   vf y = sine_or_cosine<false>(x);

@@ -102,26 +102,24 @@ MNNK_INLINE vi same(vi x) { return x; }
 MNNK_INLINE vi choose(vi condition, vi a, vi b) { return condition != vi{} ? a : b; }
 
 // Integers: arithmetic wraps (unsigned in the machine), division by zero gives 0.
-MNNK_INLINE vi wrap(vu x) { return reinterpret_cast<vi>(x); }
-MNNK_INLINE vu bits(vi x) { return reinterpret_cast<vu>(x); }
-MNNK_INLINE vi int_add(vi a, vi b) { return wrap(bits(a) + bits(b)); }
-MNNK_INLINE vi int_subtract(vi a, vi b) { return wrap(bits(a) - bits(b)); }
-MNNK_INLINE vi int_multiply(vi a, vi b) { return wrap(bits(a) * bits(b)); }
-MNNK_INLINE vi int_negative(vi x) { return wrap(-bits(x)); }
+MNNK_INLINE vi int_multiply(vi a, vi b) { return as_signed(as_unsigned(a) * as_unsigned(b)); }
+MNNK_INLINE vi int_negative(vi x) { return as_signed(-as_unsigned(x)); }
 MNNK_INLINE vi int_abs(vi x) { return x < vi{} ? int_negative(x) : x; }
 MNNK_INLINE vi int_square(vi x) { return int_multiply(x, x); }
 MNNK_INLINE vi int_sign(vi x) { return truth(x > vi{}) - truth(x < vi{}); }
 MNNK_INLINE vi int_relu(vi x) { return x > vi{} ? x : vi{}; }
 MNNK_INLINE vi int_minimum(vi a, vi b) { return a < b ? a : b; }
 MNNK_INLINE vi int_maximum(vi a, vi b) { return a > b ? a : b; }
-MNNK_INLINE vi int_squared_difference(vi a, vi b) { return int_square(int_subtract(a, b)); }
+MNNK_INLINE vi int_squared_difference(vi a, vi b) { return int_square(minus(a, b)); }
 MNNK_INLINE vi bit_and(vi a, vi b) { return a & b; }
 MNNK_INLINE vi bit_or(vi a, vi b) { return a | b; }
 MNNK_INLINE vi bit_xor(vi a, vi b) { return a ^ b; }
 MNNK_INLINE vi logical_or(vi a, vi b) { return truth((a | b) != vi{}); }
 MNNK_INLINE vi logical_xor(vi a, vi b) { return truth((a != vi{}) ^ (b != vi{})); }
 MNNK_INLINE vi shift_range(vi b) { return (b >= vi{}) & (b < splat_int(32)); }  // others give 0
-MNNK_INLINE vi shift_left(vi a, vi b) { return wrap(bits(a) << bits(b & splat_int(31))) & shift_range(b); }
+MNNK_INLINE vi shift_left(vi a, vi b) {
+  return as_signed(as_unsigned(a) << as_unsigned(b & splat_int(31))) & shift_range(b);
+}
 MNNK_INLINE vi shift_right(vi a, vi b) { return (a >> (b & splat_int(31))) & shift_range(b); }
 inline int32_t low_bits(int64_t x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
 inline int32_t int_divide(int32_t a, int32_t b) { return b == 0 ? 0 : low_bits(int64_t{a} / b); }
@@ -200,7 +198,7 @@ constexpr Op OPS[] = {
     {"TO_BOOL.i", run<is_not_zero<vi>>}, {"SELECT", run<choose>}, {"COPY", run<same>},
 
     {"ABS.i", run<int_abs>}, {"NEG.i", run<int_negative>}, {"SQUARE.i", run<int_square>}, {"SIGN.i", run<int_sign>},
-    {"RELU.i", run<int_relu>}, {"ADD.i", run<int_add>}, {"SUB.i", run<int_subtract>}, {"MUL.i", run<int_multiply>},
+    {"RELU.i", run<int_relu>}, {"ADD.i", run<plus>}, {"SUB.i", run<minus>}, {"MUL.i", run<int_multiply>},
     {"MINIMUM.i", run<int_minimum>}, {"MAXIMUM.i", run<int_maximum>},
     {"SquaredDifference.i", run<int_squared_difference>}, {"GREATER.i", run<greater<vi>>},
     {"GREATER_EQUAL.i", run<greater_equal<vi>>}, {"LESS.i", run<less<vi>>}, {"LESS_EQUAL.i", run<less_equal<vi>>},

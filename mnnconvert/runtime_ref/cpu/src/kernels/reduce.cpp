@@ -157,7 +157,8 @@ template <class R, class V> void reduce(const Shape& s, const void* px, void* py
     for (int64_t i = 0; i < count; ++i) y[row * s.inner + column + i] = divide(numbers[i], s.divisor);
   };
   V* partial = chunks > 1 ? static_cast<V*>(pool.scratch(0, static_cast<size_t>(tasks) * sizeof(V))) : nullptr;
-  pool.split(tasks, larger(int64_t{1}, 4096 / larger(smaller(rows, CHUNK), int64_t{1})), [&](int64_t first, int64_t last, int) {
+  const int64_t grain = larger(int64_t{1}, 4096 / larger(smaller(rows, CHUNK), int64_t{1}));
+  pool.split(tasks, grain, [&](int64_t first, int64_t last, int) {
     for (int64_t task = first; task < last; ++task) {
       // divisions take longer than short rows
       const int64_t result = chunks == 1 ? task : task / chunks, begin = (task - result * chunks) * CHUNK;
@@ -195,7 +196,8 @@ template <class V> void position(const Shape& s, bool largest, const void* px, i
   for (int i = 0; i < lanes; ++i) lane[i] = i;
   const bool along = s.inner == 1;
   const int64_t columns = along ? 1 : ceil_div(s.inner, lanes);
-  pool.split(s.outer * columns, larger(int64_t{1}, 8192 / larger(s.n, int64_t{1})), [&](int64_t first, int64_t last, int) {
+  const int64_t grain = larger(int64_t{1}, 8192 / larger(s.n, int64_t{1}));
+  pool.split(s.outer * columns, grain, [&](int64_t first, int64_t last, int) {
     for (int64_t task = first; task < last; ++task) {
       const int64_t row = task / columns, column = task % columns * lanes;
       const T* origin = x + row * s.n * s.inner;
@@ -222,7 +224,8 @@ template <class V> void position(const Shape& s, bool largest, const void* px, i
 // The numbers are known to Python (lowering/reduction.py).
 enum Operation : int64_t { SUM, SIZES, SQUARES, PRODUCT, MAXIMUM, MINIMUM, ANY, ALL };
 
-template <class V, class Ordered> void reduce_by(int64_t operation, const Shape& s, const void* x, void* y, Pool& pool) {
+template <class V, class Ordered> void reduce_by(int64_t operation, const Shape& s, const void* x, void* y,
+                                                        Pool& pool) {
   switch (operation) {
     case SUM: return reduce<Sum, V>(s, x, y, pool);
     case SIZES: return reduce<SumOfSizes, V>(s, x, y, pool);
