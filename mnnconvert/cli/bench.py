@@ -99,10 +99,15 @@ def show_profile(rows: Sequence[OpTime], out: Output) -> None:
     for row in rows:
         kernels.setdefault(row.kernel, []).append(row.seconds)
     out.table(("Node", "Op", "Kernel", ">ms", ">Share"), [
-        (r.name, r.kind, r.kernel, f"{r.seconds * 1e3:.3f}", f"{r.seconds / total:.1%}") for r in rows[:LONGEST]
+        (_title(r), r.kind, r.kernel, f"{r.seconds * 1e3:.3f}", f"{r.seconds / total:.1%}") for r in rows[:LONGEST]
     ])  # fmt: skip
     sums = sorted(((kernel, len(spent), sum(spent)) for kernel, spent in kernels.items()), key=lambda row: -row[2])
     out.table(("Kernel", ">Calls", ">ms", ">Share"), [(k, n, f"{s * 1e3:.3f}", f"{s / total:.1%}") for k, n, s in sums])
+
+
+def _title(row: OpTime) -> str:
+    """The name of an op, and how many others are computed along with it."""
+    return f"{row.name} +{len(row.along)}" if row.along else row.name
 
 
 def _bench_op(arguments: Arguments, out: Output) -> int:

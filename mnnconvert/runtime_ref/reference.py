@@ -12,8 +12,8 @@ from mnnconvert.errors import ConversionError, MnnConvertError
 from mnnconvert.ir import Graph, Node, Value
 
 Arrays = dict[Value, np.ndarray]
-Recorder = Callable[[Node, str, float, int], None]
-"""Told of each piece of work: the node, the kernel (or "reference"), seconds, and bytes of the results."""
+Recorder = Callable[[Sequence[Node], str, float, int], None]
+"""Told of each piece of work: its nodes, the kernel (or "reference"), seconds, and bytes of the results."""
 
 Run = Callable[[Graph, Arrays, Iterable[Value]], Arrays]
 
@@ -65,7 +65,7 @@ class ReferenceExecutor:
             started = time.perf_counter()
             results = self._definitions.compute(node, operands)
             if record is not None:
-                record(node, "reference", time.perf_counter() - started, sum(r.nbytes for r in results))
+                record((node,), "reference", time.perf_counter() - started, sum(r.nbytes for r in results))
             arrays.update(zip(node.outputs, results, strict=False))
             for value in node.inputs:
                 left[value] -= 1

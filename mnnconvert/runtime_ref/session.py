@@ -34,13 +34,17 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class OpTime:
-    """Time and result bytes of one piece of work in a profiled run: a kernel of an op, or its numpy "reference"."""
+    """Time and result bytes of one piece of work in a profiled run: a kernel of an op, or its numpy "reference".
+
+    `along` names the ops that are computed together with it.
+    """
 
     name: str
     kind: str
     seconds: float
     nbytes: int
     kernel: str = "reference"
+    along: tuple[str, ...] = ()
 
 
 class Executor(Protocol):
@@ -85,8 +89,9 @@ class Session:
         """Time and result bytes of every op, in order of execution."""
         times: list[OpTime] = []
 
-        def record(node: Node, kernel: str, seconds: float, nbytes: int) -> None:
-            times.append(OpTime(node.name, node.op.kind, seconds, nbytes, kernel))
+        def record(nodes: Sequence[Node], kernel: str, seconds: float, nbytes: int) -> None:
+            first, *along = nodes
+            times.append(OpTime(first.name, first.op.kind, seconds, nbytes, kernel, tuple(n.name for n in along)))
 
         with self._lock:
             self._executor.run(self.graph, self._check(feeds), self.graph.output_values, record)

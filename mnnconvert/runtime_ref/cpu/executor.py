@@ -73,7 +73,7 @@ class CpuExecutor:
         started = time.perf_counter()
         results = [_contiguous(r) for r in self._definitions.compute(node, operands)]
         if self._record is not None and not node.op.subgraphs():
-            self._record(node, "reference", time.perf_counter() - started, sum(r.nbytes for r in results))
+            self._record((node,), "reference", time.perf_counter() - started, sum(r.nbytes for r in results))
         return dict(zip(node.outputs, results, strict=False))
 
     def _constant(self, value: Value) -> np.ndarray:

@@ -77,13 +77,14 @@ class Tensor:
 
 @dataclass(eq=False)
 class Call:
-    """A kernel applied to tensors."""
+    """A kernel applied to tensors, for a node and those that it computes along with it."""
 
     node: Node
     kernel: Kernel
     args: tuple[Tensor | None, ...]
     params: tuple[int, ...]
     scalars: tuple[float, ...]
+    along: tuple[Node, ...] = ()
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -91,9 +92,9 @@ class Call:
 
     @property
     def result_bytes(self) -> int:
-        """Bytes of `y`, which kernels call what they make."""
-        made = dict(zip(self.kernel.args, self.args, strict=True)).get("y")
-        return made.nbytes if made is not None else 0
+        """Bytes of what it makes, which kernels call y, or y0, y1 ..."""
+        named = zip(self.kernel.args, self.args, strict=True)
+        return sum(t.nbytes for name, t in named if t is not None and name.rstrip("0123456789") == "y")
 
 
 @dataclass(eq=False)
@@ -403,9 +404,11 @@ class Lowering:
             for value in node.outputs:
                 self.result(value)
             return
-        rule = RULES.get(type(node.op))
+        rule, before = RULES.get(type(node.op)), set(self._skipped)
         if rule is None or not rule(self, node):
             self._refer(node)
+        elif self.steps and isinstance(self.steps[-1], Call) and self.steps[-1].node is node:
+            self.steps[-1].along = tuple(sorted(self._skipped - before - {node}, key=lambda n: n.name))
 
     def _refer(self, node: Node) -> None:
         inputs = [self.read(v) for v in node.inputs]

@@ -73,7 +73,7 @@ class Program:
             ) from failure
         if record is not None and seconds is not None:
             for call, spent in zip(part.calls, seconds, strict=True):
-                record(call.node, call.kernel.name, float(spent), call.result_bytes)
+                record((call.node, *call.along), call.kernel.name, float(spent), call.result_bytes)
 
     def _refer(
         self, step: Reference, feeds: Mapping[Value, np.ndarray], compute: Compute, record: Recorder | None
@@ -89,7 +89,7 @@ class Program:
                 )
             view[...] = result
         if record is not None:
-            record(step.node, "reference", time.perf_counter() - started, sum(r.nbytes for r in results))
+            record((step.node,), "reference", time.perf_counter() - started, sum(r.nbytes for r in results))
 
     def _array(self, tensor: Tensor, feeds: Mapping[Value, np.ndarray]) -> np.ndarray:
         if tensor.buffer.fed is None:
