@@ -126,11 +126,7 @@ MNNK_INLINE vf gather(const float* p, vi at) {
 }
 #endif
 
-MNNK_INLINE vi splat_int(int32_t x) {
-  vi v;
-  for (int i = 0; i < lanes; ++i) v[i] = x;
-  return v;
-}
+MNNK_INLINE vi splat_int(int32_t x) { return vi{} + x; }  // a loop over lanes would become a chain of inserts
 MNNK_INLINE vf to_float(vi v) { return __builtin_convertvector(v, vf); }
 MNNK_INLINE vi truncate_to_int(vf v) { return __builtin_convertvector(v, vi); }  // undefined out of range
 
