@@ -23,13 +23,10 @@ MNNK_INLINE vf activate(int64_t activation, vf x, float low, float high) {
   switch (activation) {
     case CLIP: return min(splat(high), max(splat(low), x));
     case SIGMOID: return sigmoid(x);
-    case SILU: return x * sigmoid(x);
+    case SILU: return silu(x);
     case HARDSWISH: return x * min(splat(6.0f), max(vf{}, x + splat(3.0f))) * splat(1.0f / 6.0f);
-    case GELU: return splat(0.5f) * x * (splat(1.0f) + erf(x * splat(0.70710678f)));
-    case GELU_TANH: {
-      const vf inner = splat(0.79788456f) * (x + splat(0.044715f) * x * x * x);
-      return splat(0.5f) * x * (splat(1.0f) + tanh(inner));
-    }
+    case GELU: return gelu(x);
+    case GELU_TANH: return gelu_tanh(x);
     case TANH: return tanh(x);
     case LEAKY: return x < vf{} ? x * splat(low) : x;
     default: return x;

@@ -54,14 +54,15 @@ MNNK_INLINE void store_part(float* p, vf v, int64_t count) {
 }
 
 #if MNNK_LANES == 16 && defined(__AVX512F__)
+// The forms with a mask, because GCC 12 warns of its own headers in those without.
 MNNK_INLINE vf splat(float x) { return (vf)_mm512_set1_ps(x); }
 MNNK_INLINE vf fma(vf a, vf b, vf c) { return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
-MNNK_INLINE vi round_to_int(vf v) { return (vi)_mm512_cvtps_epi32((__m512)v); }  // half to even
-MNNK_INLINE vf sqrt(vf v) { return (vf)_mm512_sqrt_ps((__m512)v); }
-MNNK_INLINE vf round_even(vf v) { return (vf)_mm512_roundscale_ps((__m512)v, 8); }
-MNNK_INLINE vf floor(vf v) { return (vf)_mm512_roundscale_ps((__m512)v, 9); }
-MNNK_INLINE vf ceil(vf v) { return (vf)_mm512_roundscale_ps((__m512)v, 10); }
-MNNK_INLINE vf trunc(vf v) { return (vf)_mm512_roundscale_ps((__m512)v, 11); }
+MNNK_INLINE vi round_to_int(vf v) { return (vi)_mm512_maskz_cvtps_epi32(0xffff, (__m512)v); }  // half to even
+MNNK_INLINE vf sqrt(vf v) { return (vf)_mm512_maskz_sqrt_ps(0xffff, (__m512)v); }
+MNNK_INLINE vf round_even(vf v) { return (vf)_mm512_maskz_roundscale_ps(0xffff, (__m512)v, 8); }
+MNNK_INLINE vf floor(vf v) { return (vf)_mm512_maskz_roundscale_ps(0xffff, (__m512)v, 9); }
+MNNK_INLINE vf ceil(vf v) { return (vf)_mm512_maskz_roundscale_ps(0xffff, (__m512)v, 10); }
+MNNK_INLINE vf trunc(vf v) { return (vf)_mm512_maskz_roundscale_ps(0xffff, (__m512)v, 11); }
 MNNK_INLINE vf gather(const float* p, vi at) {
   return (vf)_mm512_mask_i32gather_ps(_mm512_setzero_ps(), 0xffff, (__m512i)at, p, 4);  // a source: GCC 12 would warn
 }
@@ -131,8 +132,19 @@ MNNK_INLINE vf to_float(vi v) { return __builtin_convertvector(v, vf); }
 MNNK_INLINE vi truncate_to_int(vf v) { return __builtin_convertvector(v, vi); }  // undefined out of range
 
 // NaN in `b` stays (as numpy's maximum(0, NaN) does): the order of operands matters.
+#if MNNK_LANES == 16 && defined(__AVX512F__)
+MNNK_INLINE vf max(vf a, vf b) { return (vf)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b); }
+MNNK_INLINE vf min(vf a, vf b) { return (vf)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b); }
+#elif MNNK_LANES == 8 && defined(__AVX2__)
+MNNK_INLINE vf max(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
+MNNK_INLINE vf min(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
+#elif MNNK_LANES == 4 && defined(__SSE2__)
+MNNK_INLINE vf max(vf a, vf b) { return (vf)_mm_max_ps((__m128)a, (__m128)b); }
+MNNK_INLINE vf min(vf a, vf b) { return (vf)_mm_min_ps((__m128)a, (__m128)b); }
+#else
 MNNK_INLINE vf max(vf a, vf b) { return a > b ? a : b; }
 MNNK_INLINE vf min(vf a, vf b) { return a < b ? a : b; }
+#endif
 MNNK_INLINE vf abs(vf v) { return as_float(as_int(v) & splat_int(0x7fffffff)); }
 
 // Sums and extremes over lanes, always in the same order: pairs at distance lanes/2, lanes/4 ... 1.
