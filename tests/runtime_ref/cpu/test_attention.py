@@ -16,7 +16,7 @@ def strides(array, *axes):
     return [array.strides[axis] // 4 if array.shape[axis] > 1 else 0 for axis in axes]
 
 
-def run(lib, q, k, v, mask=None, scale=0.3, seen=None, seen_step=0):
+def run(lib, q, k, v, mask=None, scale=0.3, seen=None, seen_step=0, blank=False):
     """y [batch, queries, heads, width] for views q, k, v [batch, heads, rows, size] of whole arrays."""
     (batch, heads, queries, depth), (_, key_heads, keys, _), width = q.shape, k.shape, v.shape[3]
     q_batch, q_head, q_row = strides(q, 0, 1, 2)
@@ -26,10 +26,10 @@ def run(lib, q, k, v, mask=None, scale=0.3, seen=None, seen_step=0):
     return both(
         lib, "attention", (batch, queries, heads, width), q=memory(q), k=memory(k), v=memory(v),
         mask=None if mask is None else memory(mask), batch=batch, heads=heads, key_heads=key_heads, queries=queries,
-        keys=keys, depth=depth, width=width, q_batch=q_batch, q_head=q_head, q_row=q_row, k_batch=k_batch, k_head=k_head,
-        k_row=k_row, k_column=k_column if depth > 1 else 1, v_batch=v_batch, v_head=v_head, v_row=v_row,
+        keys=keys, depth=depth, width=width, q_batch=q_batch, q_head=q_head, q_row=q_row, k_batch=k_batch,
+        k_head=k_head, k_row=k_row, k_column=k_column if depth > 1 else 1, v_batch=v_batch, v_head=v_head, v_row=v_row,
         mask_batch=mask_batch, mask_head=mask_head, mask_row=mask_row, y_batch=queries * heads * width, y_head=width,
-        y_row=heads * width, seen=keys if seen is None else seen, seen_step=seen_step, scale=scale,
+        y_row=heads * width, seen=keys if seen is None else seen, seen_step=seen_step, blank=blank, scale=scale,
     )  # fmt: skip
 
 
@@ -62,8 +62,8 @@ def close(y, want):
 
 @pytest.mark.parametrize(
     "queries, keys, depth, width",
-    [(1, 1, 1, 1), (3, 5, 3, 7), (17, 63, 8, 16), (128, 128, 32, 32), (63, 257, 17, 5), (101, 530, 64, 40), (5, 3, 256, 33),
-     (1, 17, 32, 32), (4, 700, 64, 24), (2, 300, 5, 100)],
+    [(1, 1, 1, 1), (3, 5, 3, 7), (17, 63, 8, 16), (128, 128, 32, 32), (63, 257, 17, 5), (101, 530, 64, 40),
+     (5, 3, 256, 33), (1, 17, 32, 32), (4, 700, 64, 24), (2, 300, 5, 100)],
 )  # fmt: skip
 def test_sizes(lib, queries, keys, depth, width):
     q, k, v = numbers(2, 3, queries, depth), numbers(2, 3, keys, depth, seed=1), numbers(2, 3, keys, width, seed=2)
@@ -95,6 +95,7 @@ def test_rows_without_keys_are_nan(lib):
     y = run(lib, q, k, v, mask)
     assert np.isnan(y[:, 4]).all()
     close(y, expected(q, k, v, mask))
+    close(run(lib, q, k, v, mask, blank=True), np.nan_to_num(expected(q, k, v, mask)))
 
 
 def test_nan_and_infinity_spoil_their_rows_only(lib):

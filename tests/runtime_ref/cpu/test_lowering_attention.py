@@ -7,7 +7,7 @@ import pytest
 
 from mnnconvert.ir import Builder, Graph
 from mnnconvert.ops.arrange import BroadcastTo
-from mnnconvert.ops.elementwise import Binary
+from mnnconvert.ops.elementwise import Binary, Select
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.normalization import Softmax
 from mnnconvert.ops.shape import Permute, Reshape
@@ -144,6 +144,26 @@ def test_values_that_come_after_the_scores(lib):
     case = Attention(lib, build, q, k, v)
     assert case.kernels[-1] == "attention"
     np.testing.assert_allclose(case.run()[0], attend(q, k, 2 * v), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("choices, fused", [((0.0, None), True), ((None, 0.0), False), ((1.0, None), False)])
+def test_zero_in_the_place_of_nan(lib, choices, fused):
+    q, k, v, mask = numbers(2, 9, 16), numbers(2, 20, 16, seed=1), numbers(2, 20, 16, seed=2), numbers(9, 20, seed=3)
+    mask[4] = -np.inf
+
+    def build(b, q, k, v, mask):
+        scores = b.add(Binary("ADD"), b.add(MatMul(transpose_b=True), q, k), mask)
+        weights = b.add(Softmax(-1), scores)
+        is_nan = b.add(Binary("NOTEQUAL"), weights, weights)
+        picks = [weights if c is None else b.constant(np.float32([c])) for c in choices]
+        return [b.add(MatMul(), b.add(Select(), is_nan, *picks), v)]
+
+    if not fused:
+        assert "attention" not in Attention(lib, build, q, k, v, mask).kernels
+        return
+    with np.errstate(invalid="ignore"):
+        want = np.nan_to_num(attend(q, k, v, mask))
+    check(lib, build, want, q, k, v, mask)
 
 
 @pytest.mark.parametrize("queries", [1, 9])

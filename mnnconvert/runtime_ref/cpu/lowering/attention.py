@@ -15,7 +15,7 @@ import numpy as np
 
 from mnnconvert.ir import F32, Node, Value
 from mnnconvert.ir.types import normal_axis
-from mnnconvert.ops.elementwise import Binary
+from mnnconvert.ops.elementwise import Binary, Select
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.normalization import Softmax
 from mnnconvert.runtime_ref.cpu.lower import VIEWS, Epilogue, Lowering, Sizes, Tensor, same_values
@@ -42,6 +42,7 @@ class Pattern(NamedTuple):
     last: Node
     scale: float
     mask: Added | None
+    blank: bool  # NaN in the softmax counts as zero
     batch: list[int]  # sizes, of which the batch axes of all shapes of the scores are products
 
 
@@ -80,11 +81,10 @@ def _match(ctx: Lowering, first: Node) -> Pattern | None:
     if not _is_product(ctx, first):
         return None
     while (user := ctx.only_user(value)) is not None:
+        if isinstance(user.op, Softmax):
+            return _pattern(ctx, [first, *between, user], scale, mask)
         factor = _factor(ctx, user, value) if mask is None else None
         added = _mask(ctx, user, value) if mask is None else None
-        if isinstance(user.op, Softmax):
-            last = _last(ctx, user)
-            return _pattern(ctx, first, [*between, *last[0]], last[1], scale, mask) if last else None
         if factor is not None:
             scale *= factor
         elif added is not None:
@@ -96,16 +96,20 @@ def _match(ctx: Lowering, first: Node) -> Pattern | None:
     return None
 
 
-def _pattern(
-    ctx: Lowering, first: Node, between: list[Node], last: Node, scale: float, mask: Added | None
-) -> Pattern | None:
-    """A pattern, if the kernel can take it."""
+def _pattern(ctx: Lowering, nodes: list[Node], scale: float, mask: Added | None) -> Pattern | None:
+    """The pattern that begins with these nodes, of which the last is a softmax, if the kernel can take it."""
+    first, *between, softmax = nodes
+    without_nan = _without_nan(ctx, softmax)
+    found = _last(ctx, softmax, without_nan[-1].output if without_nan else softmax.output)
+    if found is None:
+        return None
+    more, last = found
     shapes = [ctx.shape(first.output), ctx.shape(last.output), *([mask.shape] if mask else [])]
     batch = _common([shape[:-2] for shape in shapes])
     depth = ctx.shape(first.inputs[0])[-2 if first.op.transpose_a else -1]  # type: ignore[attr-defined]
     if batch is None or depth + shapes[1][-1] > WIDEST or 0 in shapes[0] or depth == 0:
         return None
-    return Pattern(first, between, last, scale, mask, batch)
+    return Pattern(first, [*between, softmax, *without_nan, *more], last, scale, mask, bool(without_nan), batch)
 
 
 def _common(shapes: Sequence[Sizes]) -> list[int] | None:
@@ -157,9 +161,23 @@ def _mask(ctx: Lowering, node: Node, value: Value) -> Added | None:
     return Added(other, shape) if fits else None
 
 
-def _last(ctx: Lowering, softmax: Node) -> tuple[list[Node], Node] | None:
-    """The product of the rows of a softmax with values, and what is before it."""
-    value, between = softmax.output, [softmax]
+def _without_nan(ctx: Lowering, softmax: Node) -> list[Node]:
+    """The nodes that put zero in the place of NaN, if that is all that becomes of a softmax."""
+    value = softmax.output
+    test = next((n for n in value.users if isinstance(n.op, Binary) and n.op.function == "NOTEQUAL"), None)
+    select = ctx.only_user(test.output) if test else None
+    if test is None or select is None or not isinstance(select.op, Select) or value in ctx.wanted:
+        return []
+    condition, zero, other = select.inputs
+    content = ctx.constant(zero) if ctx.is_ready(zero) else None
+    nothing = content is not None and content.size == 1 and not content.any()
+    same = condition is test.output and other is value and all(v is value for v in test.inputs)
+    return [test, select] if same and nothing and set(value.users) == {test, select} else []
+
+
+def _last(ctx: Lowering, softmax: Node, value: Value) -> tuple[list[Node], Node] | None:
+    """The product of the rows of a softmax, which are in `value`, with values, and what is before it."""
+    between: list[Node] = []
     shape = ctx.shape(value)
     if normal_axis(softmax.op.axis, len(shape)) != len(shape) - 1:  # type: ignore[attr-defined]
         return None
@@ -220,7 +238,7 @@ def _call(ctx: Lowering, pattern: Pattern) -> None:
             "attention", **dict(zip(("q", "k", "v", "mask", "y"), parts, strict=True)), **sizes, **strides,
             q_row=q.strides[-2], k_row=k.strides[-2], k_column=k.strides[-1] or 1, v_row=v.strides[-2],
             mask_row=added.strides[-2] if added else 0, y_row=y.strides[-2], seen=scores[-1], seen_step=0,
-            scale=pattern.scale,
+            blank=pattern.blank, scale=pattern.scale,
         )  # fmt: skip
 
 

@@ -7,8 +7,9 @@
 //         weights = exp(scores - high)     high: the largest score of the row so far
 //         sums = sums e^(high before - high) + weights v
 //
-// and at the end y = sums / total, total being the sum of the weights. A row that sees no key becomes NaN, as softmax of
-// nothing but -inf does. Keys that a row does not see are -inf to it; tiles that none of its rows sees are skipped.
+// and at the end y = sums / total, total being the sum of the weights. A row that sees no key becomes NaN, as the
+// softmax of nothing but -inf does, or zero. Keys that a row does not see are -inf to it; tiles that none of its rows
+// sees are skipped.
 //
 // A few rows (a step of a decoder) read k and v once, where they lie. Long rows of keys are then cut into parts, which
 // threads share out as well, and the sums of the parts are added at the end.
@@ -40,6 +41,7 @@ struct Head {
   int64_t rows, keys, depth, width;
   int64_t seen, seen_step;  // row i sees the first seen + i seen_step keys
   float scale;
+  bool blank;
   bool few;  // of all rows together, so that blocks do not matter
 
   int64_t seen_by(int64_t row) const { return smaller(keys, larger<int64_t>(0, seen + row * seen_step)); }
@@ -84,7 +86,8 @@ struct Scratch {
 
   Scratch(float* memory, const Head& h)
       : k(memory), v(k + tile(h) * h.depth), scores(v + tile(h) * round_up(h.width, panel)),
-        most(scores + rows_per_tile * tile(h)), shift(most + rows_per_tile * lanes), fade(shift + rows_per_tile), row(tile(h)) {}
+        most(scores + rows_per_tile * tile(h)), shift(most + rows_per_tile * lanes), fade(shift + rows_per_tile),
+        row(tile(h)) {}
   static int64_t tile(const Head& h) { return round_up(smaller(h.keys, keys_per_tile), panel); }
   static int64_t floats(const Head& h) {
     return tile(h) * (h.depth + round_up(h.width, panel) + rows_per_tile) + rows_per_tile * (lanes + 2);
@@ -141,7 +144,8 @@ template <int R> void score_tiles(Panel p, int64_t tiles) {
     };
     if (p.seen < panel)
       put([&](vf x, int r, int v) {
-        return score(x, p.scale, p.mask ? p.mask + r * p.mask_row + v * lanes : nullptr, p.seen + r * p.seen_step - v * lanes);
+        const float* mask = p.mask ? p.mask + r * p.mask_row + v * lanes : nullptr;
+        return score(x, p.scale, mask, p.seen + r * p.seen_step - v * lanes);
       });
     else if (p.mask)
       put([&](vf x, int r, int v) { return fma(x, p.scale, load(p.mask + r * p.mask_row + v * lanes)); });
@@ -166,8 +170,8 @@ void find_scores(const Head& h, int64_t rows, int64_t j, int64_t count, const Sc
     const vf scale = splat(h.scale);
     for (int64_t c = 0; c < count; c += panel) {
       const int64_t seen_first = h.seen_step ? smaller(count, h.seen - j) - c : count - c;
-      const Panel p{h.q, to.k + c * h.depth, h.depth, scale, mask ? mask + c : nullptr, h.mask_row, seen_first, h.seen_step,
-                    to.scores + c, to.row, to.most};
+      const Panel p{h.q, to.k + c * h.depth, h.depth, scale, mask ? mask + c : nullptr, h.mask_row, seen_first,
+                    h.seen_step, to.scores + c, to.row, to.most};
       if (with_more) score_rows(less + 1, p, with_more);
       score_rows(less, p.from(with_more * (less + 1)), tiles - with_more);
     }
@@ -248,11 +252,13 @@ void attend(const Head& h, int64_t begin, int64_t end, const Scratch& scratch, c
 // y = sums / total, which is 0 * infinity where no key was seen
 void finish(const Head& h, const State& state) {
   for (int64_t i = 0; i < h.rows; ++i) {
-    const vf factor = splat(1.0f / sum(load(state.total + i * lanes)));
+    const float total = sum(load(state.total + i * lanes));
+    const bool blank = h.blank && !(total > 0.0f);
+    const vf factor = splat(1.0f / total);
     const float* sums = state.sums + i * state.row;
     float* y = h.y + i * h.y_row;
     for (int64_t j = 0; j < h.width; j += lanes) {
-      const vf value = load(sums + j) * factor;
+      const vf value = blank ? vf{} : load(sums + j) * factor;
       if (j + lanes <= h.width)
         store(y + j, value);
       else
@@ -276,27 +282,30 @@ void merge(const State& into, const State& part, int64_t rows) {
 }  // namespace
 
 // y[b, h] = softmax(scale q[b, h] k[b, h / group]^T + mask[b, h]) v[b, h / group] for h < heads, group = heads /
-// key_heads: q [queries, depth], k [keys, depth], mask [queries, keys], v [keys, width]. Strides are in floats; 0 repeats
-// a mask. The last axes of all but k are contiguous; of k it is one of the two. The mask may be absent. Query i sees the
-// first seen + i seen_step keys: all where `seen` is `keys` and `seen_step` 0.
+// key_heads: q [queries, depth], k [keys, depth], mask [queries, keys], v [keys, width]. Strides are in floats; 0
+// repeats a mask. The last axes of all but k are contiguous; of k it is one of the two. The mask may be absent. Query i
+// sees the first seen + i seen_step keys: all where `seen` is `keys` and `seen_step` 0. With `blank` NaN in the softmax
+// counts as zero.
 KERNEL(attention, ARGS(q, k, v, mask, y),
        PARAMS(batch, heads, key_heads, queries, keys, depth, width, q_batch, q_head, q_row, k_batch, k_head, k_row,
-              k_column, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, y_batch, y_head, y_row, seen, seen_step),
+              k_column, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, y_batch, y_head, y_row, seen,
+              seen_step, blank),
        SCALARS(scale)) {
   if (p.batch * p.heads * p.queries * p.width <= 0) return;
   int64_t heads = p.heads, group = p.heads / p.key_heads, q_head = p.q_head, y_head = p.y_head, mask_head = p.mask_head;
   Head all{{in(a.q), p.q_row, 1}, {in(a.k), p.k_row, p.k_column}, in(a.v), p.v_row, in(a.mask), p.mask_row, out(a.y),
-           p.y_row, p.queries, p.keys, p.depth, p.width, p.seen, p.seen_step, s.scale, false};
+           p.y_row, p.queries, p.keys, p.depth, p.width, p.seen, p.seen_step, s.scale, p.blank != 0, false};
   if (p.queries == 1 && group > 1) {  // heads that share keys are rows of one
     all.q.row = q_head, all.y_row = y_head, all.mask_row = mask_head, all.rows = group, all.seen_step = 0;
     q_head *= group, y_head *= group, mask_head *= group, heads = p.key_heads, group = 1;
   }
   all.few = all.rows <= gemm::few_rows && p.k_column == 1;
   const int64_t whole = p.batch * heads, wanted = ceil_div(4 * pool.threads(), whole);
-  const int64_t block = smaller(rows_per_block, larger(rows_per_tile, round_up(ceil_div(all.rows, wanted), gemm::most_rows)));
-  const int64_t blocks = ceil_div(all.rows, block), parts = all.few ? larger<int64_t>(1, ceil_div(p.keys, keys_per_part)) : 1;
+  const int64_t share = larger(rows_per_tile, round_up(ceil_div(all.rows, wanted), gemm::most_rows));
+  const int64_t block = smaller(all.rows, smaller(rows_per_block, share)), blocks = ceil_div(all.rows, block);
+  const int64_t parts = all.few ? larger<int64_t>(1, ceil_div(p.keys, keys_per_part)) : 1;
   const int64_t tasks = whole * blocks * parts;
-  const int64_t working = round_up(Scratch::floats(all), 16), kept = round_up(State::floats(smaller(block, all.rows), p.width), 16);
+  const int64_t working = round_up(Scratch::floats(all), 16), kept = round_up(State::floats(block, p.width), 16);
   const int64_t states = parts > 1 ? tasks : pool.threads();
   float* memory = pool.scratch_f32(0, pool.threads() * working + states * kept);
   const auto head = [&](int64_t index) {
@@ -312,7 +321,7 @@ KERNEL(attention, ARGS(q, k, v, mask, y),
   const auto state = [&](int64_t index, int64_t rows) {
     return State(memory + pool.threads() * working + index * kept, rows, p.width);
   };
-  const int64_t work = smaller(block, all.rows) * ceil_div(p.keys, parts) * (p.depth + p.width);
+  const int64_t work = block * ceil_div(p.keys, parts) * (p.depth + p.width);
   pool.split(tasks, ceil_div(grain, work + 1), [&](int64_t begin, int64_t end, int thread) {
     const Scratch scratch(memory + thread * working, all);
     for (int64_t task = begin; task < end; ++task) {

@@ -48,8 +48,8 @@ template <class F> void walk(Pool& pool, const Sequence& s, const F& step) {
 }
 
 // to = h r + bias, or to += h r + bias, for packed r [depth, columns].
-void multiply(const float* h, int64_t rows, const float* r, int64_t depth, int64_t columns, float* to, int64_t row, bool add,
-              const float* bias = nullptr) {
+void multiply(const float* h, int64_t rows, const float* r, int64_t depth, int64_t columns, float* to, int64_t row,
+              bool add, const float* bias = nullptr) {
   gemm::block({h, depth, 1}, rows, {r, panel, depth * panel}, columns, depth,
               {to, row, bias, add ? to : nullptr, IDENTITY, -INFINITY, INFINITY});
 }
@@ -124,15 +124,17 @@ KERNEL(gru_f32, ARGS(gates, r, s, bias, h_start, y, h), PARAMS(steps, batch, dir
     for (int64_t i = 0; i < rows; ++i)
       vectors(n, [&](int64_t j, int64_t count) {
         const vf reset = sigmoid(get(gates + i * row + n + j, count));
+        float* candidate = gates + i * row + 2 * n + j;
         if (p.linear)
-          put(gates + i * row + 2 * n + j, fma(reset, get(inner + i * n + j, count), get(gates + i * row + 2 * n + j, count)), count);
+          put(candidate, fma(reset, get(inner + i * n + j, count), get(candidate, count)), count);
         else
           put(inner + i * n + j, reset * get(h + i * n + j, count), count);
       });
     if (!p.linear) multiply(inner, rows, weights, n, n, gates + 2 * n, row, true, bias);
     for (int64_t i = 0; i < rows; ++i)
       vectors(n, [&](int64_t j, int64_t count) {
-        const vf keep = sigmoid(get(gates + i * row + j, count)), candidate = tanh(get(gates + i * row + 2 * n + j, count));
+        const vf keep = sigmoid(get(gates + i * row + j, count));
+        const vf candidate = tanh(get(gates + i * row + 2 * n + j, count));
         put(h + i * n + j, fma(keep, get(h + i * n + j, count) - candidate, candidate), count);
       });
   });
