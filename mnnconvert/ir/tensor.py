@@ -229,6 +229,33 @@ def _forget(array: np.ndarray) -> None:
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
+def release(tensor: Tensor) -> None:
+    """Let go of the memory of a tensor whose data were copied elsewhere, if they lie in a mapped file."""
+    if isinstance(tensor, ReshapedTensor | TransposedMatrix):
+        return release(tensor.source)
+    if isinstance(tensor, HalfTensor):
+        return release(tensor.stored)
+    if not isinstance(tensor, ArrayTensor) or not hasattr(mmap, "MADV_DONTNEED"):
+        return None
+    mapped = _mapping_of(tensor.array)
+    if mapped is None:
+        return None
+    start = tensor.array.__array_interface__["data"][0] - np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (start + tensor.array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first:
+        mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
+    return None
+
+
+def _mapping_of(array: np.ndarray) -> mmap.mmap | None:
+    """The read-only mapped file that an array is a view of."""
+    base: object = array
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return base if isinstance(base, mmap.mmap) and not array.flags.writeable else None
+
+
 @dataclass(eq=False)
 class HalfTensor(_Sized):
     """Numbers stored as float16; reads as float32."""

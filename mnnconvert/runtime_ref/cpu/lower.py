@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.ir import F32, Node, Value
+from mnnconvert.ir.tensor import release
 from mnnconvert.ir.types import Spec, known
 from mnnconvert.ops.activation import ReLU, ReLU6
 from mnnconvert.ops.elementwise import Binary, Unary
@@ -155,9 +156,10 @@ class Constants:
     arrays: dict[object, np.ndarray] = field(default_factory=dict)
 
     def get(self, key: object, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """The array under `key`, made at the first request; aligned to 64 bytes."""
+        """The array under `key`, made at the first request; contiguous."""
         if key not in self.arrays:
-            self.arrays[key] = aligned_copy(make())
+            made = make()
+            self.arrays[key] = made if made.flags.c_contiguous else aligned_copy(made)
         return self.arrays[key]
 
     @property
@@ -219,8 +221,18 @@ class Lowering:
         return self._in(value, BLOCKED)
 
     def packed(self, value: Value, form: object, make: Callable[[], np.ndarray]) -> Tensor:
-        """A constant in another form, made by `make()` once per session and kept under (constant, form)."""
-        return self.static(("packed", id(value.tensor), form), make)
+        """A constant in another form, made by `make()` once per session and kept under (constant, form).
+
+        The memory of the original is released.
+        """
+
+        def made() -> np.ndarray:
+            array = make()
+            if value.tensor is not None:
+                release(value.tensor)
+            return array
+
+        return self.static(("packed", id(value.tensor), form), made)
 
     def static(self, key: object, make: Callable[[], np.ndarray]) -> Tensor:
         """An array that depends on nothing but `key`."""

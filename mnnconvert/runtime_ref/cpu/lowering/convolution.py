@@ -7,14 +7,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from mnnconvert.ir import Node, Value
 from mnnconvert.ops.convolution import Convolution
-from mnnconvert.runtime_ref.cpu.library import aligned
 from mnnconvert.runtime_ref.cpu.lower import BLOCKED, PLAIN, Lowering, Sizes, Tensor, lowers
 from mnnconvert.runtime_ref.cpu.lowering.coded import coded_convolution
 from mnnconvert.runtime_ref.cpu.lowering.matmul import dense
+from mnnconvert.runtime_ref.cpu.lowering.weights import packed_by
 from mnnconvert.runtime_ref.cpu.lowering.winograd import best_tile, lower_winograd
 
 
@@ -119,27 +117,11 @@ def _window(op: Convolution, x: Sizes, w: Sizes, y: Sizes) -> Window:
 def _pack(ctx: Lowering, w: Value, group: int, plain: bool) -> Tensor:
     outputs, per_group, kernel_h, kernel_w = ctx.shape(w)
     size = group * -(-(outputs // group) // ctx.lanes) * ctx.lanes * per_group * kernel_h * kernel_w
-    return _packed(ctx, "conv_pack", w, (size,), outputs=outputs, inputs=per_group * group, group=group,
+    return packed_by(ctx, "conv_pack", w, (size,), outputs=outputs, inputs=per_group * group, group=group,
                    kernel_h=kernel_h, kernel_w=kernel_w, plain_x=plain)  # fmt: skip
 
 
 def _pack_depthwise(ctx: Lowering, w: Value) -> Tensor:
     channels, _, kernel_h, kernel_w = ctx.shape(w)
     shape = (-(-channels // ctx.lanes), kernel_h, kernel_w, ctx.lanes)
-    return _packed(ctx, "depthwise_pack", w, shape, channels=channels, kernel_h=kernel_h, kernel_w=kernel_w)
-
-
-def _packed(ctx: Lowering, kernel: str, w: Value, shape: Sizes, **params: int) -> Tensor:
-    """Weights packed by a kernel: now where they are constant, else in each run."""
-    tensor = w.tensor
-    if tensor is None:
-        packed = ctx.tensor(shape)
-        ctx.call(kernel, w=ctx.read(w), packed=packed, **params)
-        return packed
-
-    def make() -> np.ndarray:
-        array = aligned(shape, "f4")
-        ctx.once(kernel, w=np.ascontiguousarray(tensor.numpy()), packed=array, **params)
-        return array
-
-    return ctx.packed(w, (kernel, *params.values()), make)
+    return packed_by(ctx, "depthwise_pack", w, shape, channels=channels, kernel_h=kernel_h, kernel_w=kernel_w)

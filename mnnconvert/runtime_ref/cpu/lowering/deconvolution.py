@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from mnnconvert.ir import Node, Value
 from mnnconvert.ops.deconvolution import Deconvolution
-from mnnconvert.runtime_ref.cpu.library import aligned
 from mnnconvert.runtime_ref.cpu.lower import BLOCKED, PLAIN, Lowering, Tensor, lowers
+from mnnconvert.runtime_ref.cpu.lowering.weights import packed_by
 
 FEW = 4
 """Outputs of which the products of all taps are computed as columns of one product, and then added up."""
@@ -63,14 +61,14 @@ def _pack(ctx: Lowering, w: Value, group: int) -> Tensor:
     inputs, per_group, kernel_y, kernel_x = ctx.shape(w)
     panel = 2 * ctx.lanes
     shape = (-(-(per_group * group) // panel), kernel_y, kernel_x, -(-inputs // ctx.lanes) * ctx.lanes, panel)
-    return _packed(ctx, "deconv_pack", w, shape, inputs=inputs, outputs=per_group * group, group=group,
+    return packed_by(ctx, "deconv_pack", w, shape, inputs=inputs, outputs=per_group * group, group=group,
                    kernel_y=kernel_y, kernel_x=kernel_x)  # fmt: skip
 
 
 def _pack_depthwise(ctx: Lowering, w: Value) -> Tensor:
     channels, _, kernel_y, kernel_x = ctx.shape(w)
     shape = (-(-channels // ctx.lanes), kernel_y, kernel_x, ctx.lanes)
-    return _packed(ctx, "deconv_depthwise_pack", w, shape, channels=channels, kernel_y=kernel_y, kernel_x=kernel_x)
+    return packed_by(ctx, "deconv_depthwise_pack", w, shape, channels=channels, kernel_y=kernel_y, kernel_x=kernel_x)
 
 
 def _pack_few(ctx: Lowering, w: Value) -> Tensor:
@@ -78,20 +76,4 @@ def _pack_few(ctx: Lowering, w: Value) -> Tensor:
     columns = outputs * kernel_y * kernel_x
     panel = ctx.lanes if columns <= ctx.lanes else 2 * ctx.lanes
     shape = (-(-columns // panel), -(-inputs // ctx.lanes) * ctx.lanes, panel)
-    return _packed(ctx, "deconv_few_pack", w, shape, inputs=inputs, columns=columns)
-
-
-def _packed(ctx: Lowering, kernel: str, w: Value, shape: Sequence[int], **params: int) -> Tensor:
-    """Weights packed by a kernel: now where they are constant, else in each run."""
-    if w.tensor is None:
-        packed = ctx.tensor(shape)
-        ctx.call(kernel, w=ctx.read(w), packed=packed, **params)
-        return packed
-    weight = ctx.constant(w)
-
-    def make() -> np.ndarray:
-        array = aligned(shape, "f4")
-        ctx.once(kernel, w=weight, packed=array, **params)
-        return array
-
-    return ctx.packed(w, (kernel, *params.values()), make)
+    return packed_by(ctx, "deconv_few_pack", w, shape, inputs=inputs, columns=columns)

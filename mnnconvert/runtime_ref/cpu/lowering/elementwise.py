@@ -56,8 +56,8 @@ class Builder:
         if value in self.registers:
             return self.registers[value]
         shape = self.ctx.shape(value) if shape is None else shape
-        content = self.ctx.constant(value)
-        if content is not None and content.size == 1 and content.dtype in WORDS:
+        content = self.ctx.constant(value) if np.prod(self.ctx.shape(value)) == 1 else None
+        if content is not None and content.dtype in WORDS:
             return self.chain.constant(content.reshape(()))
         if (value, shape) not in self._views:
             self._views[value, shape] = self.chain.operand(phantom(self.stored(shape), value.dtype))

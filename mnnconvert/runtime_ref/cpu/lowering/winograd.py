@@ -83,13 +83,20 @@ def lower_winograd(ctx: Lowering, node: Node, epilogue: Epilogue, pads: tuple[in
     x, w, *rest = node.inputs
     images, inputs, height, width = ctx.shape(x)
     _, outputs, out_height, out_width = ctx.shape(node.output)
-    weight = ctx.constant(w)
+    tensor = w.tensor
+    assert tensor is not None
 
     def pack() -> np.ndarray:
         panel = 2 * ctx.lanes
         array = aligned(((tile + TAPS - 1) ** 2, -(-outputs // panel), _whole(inputs, ctx.lanes), panel), np.float32)
         ctx.once(
-            "winograd_pack", w=weight, g=weight_matrix(tile), packed=array, outputs=outputs, inputs=inputs, tile=tile
+            "winograd_pack",
+            w=np.ascontiguousarray(tensor.numpy()),
+            g=weight_matrix(tile),
+            packed=array,
+            outputs=outputs,
+            inputs=inputs,
+            tile=tile,
         )
         return array
 
