@@ -22,7 +22,7 @@ class Definitions:
     """Computes single ops by their numpy definition; the graphs that ops of control flow run go through `run`."""
 
     def __init__(self, graph: Graph, run: Run):
-        self._subgraphs = {name: inner for g in graph.graphs() for name, inner in g.subgraphs.items()}
+        self.graphs = {name: inner for g in graph.graphs() for name, inner in g.subgraphs.items()}
         self._run = run
 
     def compute(self, node: Node, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -40,7 +40,7 @@ class Definitions:
         return [np.asarray(r) for r in (result if isinstance(result, tuple) else (result,))]
 
     def _call(self, name: str, operands: list[np.ndarray]) -> list[np.ndarray]:
-        inner = self._subgraphs[name]
+        inner = self.graphs[name]
         outputs = [v for _, v in inner.outputs]
         arrays = self._run(inner, dict(zip(inner.inputs, operands, strict=True)), outputs)
         return [arrays[v] for v in outputs]

@@ -191,8 +191,10 @@ def _convert(array: np.ndarray, value: Value, symbols: dict[str, int]) -> np.nda
 
 def widened(array: np.ndarray) -> np.ndarray:
     """Floats and integers of the ml_dtypes package, which numpy does not know, in types that hold all of them."""
+    if array.dtype.kind != "V":
+        return array
     found = [wide for prefix, wide in WIDENED.items() if array.dtype.name.startswith(prefix)]
-    return array.astype(found[0]) if array.dtype.kind == "V" and found else array
+    return array.astype(found[0]) if found else array
 
 
 def _check_shape(array: np.ndarray, value: Value, symbols: dict[str, int]) -> None:

@@ -94,7 +94,7 @@ class CpuExecutor:
         return self._stages[key]
 
     def _made(self, graph: Graph, start: int, shapes: Shapes, wanted: frozenset[Value], contents: Arrays) -> _Stage:
-        lowering = Lowering(self.library, self.pool, self.constants, wanted, self.exact)
+        lowering = Lowering(self.library, self.pool, self.constants, wanted, self.exact, self._definitions.graphs)
         nodes = graph.nodes[start:]
         read = {v for node in nodes for v in node.inputs} | wanted
         for value, shape in shapes.items():

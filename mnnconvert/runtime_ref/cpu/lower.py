@@ -16,16 +16,17 @@ A rule that returns False, before it has called anything, leaves the op to the r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from mnnconvert.ir import F32, Node, Value
+from mnnconvert.ir import F32, Graph, Node, Value
 from mnnconvert.ir.tensor import release
 from mnnconvert.ir.types import Spec, known
 from mnnconvert.ops.activation import ReLU, ReLU6
+from mnnconvert.ops.control import If, truth
 from mnnconvert.ops.elementwise import Binary, Unary
 from mnnconvert.ops.layout import CHANNEL_FIRST, ConvertTensor, Identity
 from mnnconvert.ops.shape import ExpandDims, Flatten, Reshape, Squeeze, Unsqueeze
@@ -111,6 +112,14 @@ class Reference:
         return [*self.inputs, *self.outputs]
 
 
+@dataclass(eq=False)
+class Equal:
+    """A value that equals another: an operand or a result of a branch."""
+
+    value: Value
+    source: Value
+
+
 Step = Call | Reference
 Rule = Callable[["Lowering", Node], bool]
 RULES: dict[type, Rule] = {}
@@ -171,11 +180,17 @@ class Lowering:
     """Builds the steps for one set of shapes; rules talk to it.
 
     `steps` are in order of execution. `wanted` values are needed after them, and never fused away. `exact` is False
-    where activations may be rounded to integers for speed.
+    where activations may be rounded to integers for speed. `graphs` are those that ops may run.
     """
 
     def __init__(
-        self, library: Library, pool: Pool, constants: Constants, wanted: Collection[Value], exact: bool = True
+        self,
+        library: Library,
+        pool: Pool,
+        constants: Constants,
+        wanted: Collection[Value],
+        exact: bool = True,
+        graphs: Mapping[str, Graph] | None = None,
     ):
         self.library = library
         self.lanes = library.lanes
@@ -183,11 +198,13 @@ class Lowering:
         self.constants = constants
         self.exact = exact
         self.wanted = set(wanted)
+        self.graphs = graphs or {}
         self.steps: list[Step] = []
         self.specs: dict[Value, Spec] = {}
         self._tensors: dict[Value, dict[str, Tensor]] = {}
         self._stage: set[Node] = set()
         self._skipped: set[Node] = set()
+        self._inlined: list[Graph] = []
         self._current: Node | None = None
 
     # What rules ask.
@@ -365,28 +382,67 @@ class Lowering:
 
     def lower(self, nodes: Sequence[Node]) -> int:
         """Lower nodes in order; returns how many: all, or those before the first whose sizes depend on data."""
-        stop = next((i for i, node in enumerate(nodes) if not self._sized(node)), len(nodes))
-        self._stage = set(nodes[:stop])
-        for node in nodes[:stop]:
-            self._lower(node)
+        work: list[Node | Equal] = []
+        stop = len(nodes)
+        for i, node in enumerate(nodes):
+            sized = self._sized(node)
+            if sized is None:
+                stop = i
+                break
+            work += sized
+        self._stage = {each for each in work if isinstance(each, Node)}
+        for each in work:
+            if isinstance(each, Node):
+                self._lower(each)
+            elif self.specs[each.value].constant is None:
+                self.alias(each.value, each.source)
         return stop
 
-    def _sized(self, node: Node) -> bool:
-        """Find the sizes, and where possible the contents, of the results of a node."""
+    def _sized(self, node: Node) -> list[Node | Equal] | None:
+        """Find the sizes, and where possible the contents, of the results of a node; None where they depend on data.
+
+        What is then to be lowered is the node, or the branch of an If whose condition is known.
+        """
         operands = [self._operand(v) for v in node.inputs]
+        if isinstance(node.op, If):
+            return self._branch(node, node.op, operands)
         if node.op.subgraphs():
-            return False
+            return None
         try:
             result = node.op.infer(*operands)
         except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError):
-            return False  # the reference will say what is wrong
+            return None  # the reference will say what is wrong
         specs = (result,) if isinstance(result, Spec) else tuple(result)
         if not all(known(s.shape) for s in specs):
-            return False
+            return None
         contents = self._folded(node, operands, specs)
         for value, spec, content in zip(node.outputs, specs, contents, strict=False):
             self.specs[value] = Spec(spec.dtype, spec.shape, content)
-        return True
+        return [node]
+
+    def _branch(self, node: Node, op: If, operands: Sequence[Spec]) -> list[Node | Equal] | None:
+        condition = operands[0].constant
+        if condition is None:
+            return None
+        graph = self.graphs[op.then_graph if truth(condition) else op.else_graph]
+        if graph in self._inlined or any(v.tensor is not None for v in node.inputs[1:]):
+            return None  # its values stand for one use of the graph; and weights are packed where they are constant
+        self._inlined.append(graph)
+        work: list[Node | Equal] = []
+        for value, source in zip(graph.inputs, node.inputs[1:], strict=True):
+            self.specs[value] = self._operand(source)
+            work.append(Equal(value, source))
+        for inner in graph.nodes:
+            sized = self._sized(inner)
+            if sized is None:
+                return None
+            work += sized
+        for value, (_, source) in zip(node.outputs, graph.outputs, strict=False):
+            spec = self._operand(source)
+            self.specs[value] = Spec(spec.dtype, spec.shape, self.constant(source))
+            self.wanted.add(source)
+            work.append(Equal(value, source))
+        return work
 
     def _operand(self, value: Value) -> Spec:
         return self.specs.get(value, value.spec)

@@ -9,9 +9,10 @@ import pytest
 
 from mnnconvert.errors import UsageError
 from mnnconvert.ir import F32, I32, Builder, Graph
+from mnnconvert.ops.control import If
 from mnnconvert.ops.elementwise import Binary, Unary
 from mnnconvert.ops.search import Where
-from mnnconvert.ops.shape import Reshape, ShapeOf
+from mnnconvert.ops.shape import Reshape, ShapeOf, Size
 from mnnconvert.runtime_ref.cpu import library
 from mnnconvert.runtime_ref.session import Session
 
@@ -122,3 +123,36 @@ def test_without_kernels_numpy_computes_and_says_so(monkeypatch):
     session = Session(chain(), "cpu")
     assert session.backend == "reference"
     assert session.run({"x": np.zeros((1, 5), np.float32)})["y"].tolist() == [[1.0] * 5]
+
+
+def branches(condition):
+    """y, z = if(condition): x exp, -x  else: x, 2 x, twice with the same graphs; the condition follows from a shape."""
+    b = Builder(Graph())
+    for name, functions in (("yes", ("EXP", "NEG")), ("no", ("ABS", "SQUARE"))):
+        inner = Builder(Graph(name=name))
+        x = inner.input("x", F32, ("n", 5))
+        for i, function in enumerate(functions):
+            inner.output(inner.add(Unary(function), x, name=f"{name}{i}"))
+        b.graph.subgraphs[name] = inner.graph
+    x = b.input("x", F32, ("n", 5))
+    known = b.add(Binary("GREATER"), b.add(Size(), x), b.ints(20), name="c")
+    chosen = known if condition == "known" else b.input("k", I32, ())
+    y, z = b.add(If("yes", "no"), chosen, x, names=["y", "z"])
+    u, _ = b.add(If("yes", "no"), chosen, y, names=["u", "v"])
+    b.output(b.add(Binary("ADD"), u, z, name="out"))
+    b.output(y)
+    return b.graph
+
+
+@pytest.mark.parametrize("rows", [2, 9])
+@pytest.mark.parametrize("condition", ["known", "fed"])
+def test_branches(rows, condition):
+    graph = branches(condition)
+    session = Session(graph, "cpu")
+    for seed in range(2):
+        feeds = {"x": np.random.default_rng(seed).standard_normal((rows, 5)).astype(np.float32)}
+        if condition == "fed":
+            feeds["k"] = np.array(seed, np.int32)
+        expected, got = Session(graph, "reference").run(feeds), session.run(feeds)
+        for name, want in expected.items():
+            np.testing.assert_allclose(got[name], want, rtol=1e-6)
