@@ -64,14 +64,15 @@ test: setup models ## all tests
 test-slow: setup models models-wide ## the tests that `make test` leaves out: further real models and thousands of attributes; about ten minutes
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow
 
-# Only what this machine runs is built. The address sanitizer has to be loaded before Python is; libraries that a process
-# keeps are no leaks.
+# Only what this machine runs is built. The address sanitizer, and the library whose exceptions it watches, have to be
+# loaded before Python is; libraries that a process keeps are no leaks.
+PRELOAD = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-file-name=libstdc++.so)
 RUNNABLE = from mnnconvert.runtime_ref.cpu import library; print(*(f"_{level}" for level in library.runnable_levels()))
 test-sanitize: export OPENBLAS_NUM_THREADS := 1
 test-sanitize: setup ## the tests of the compiled kernels, watched for access outside of arrays and undefined behaviour
 	$(CMAKE) -S . -B build/sanitize -DMNNCONVERT_SANITIZE=address,undefined
 	$(BIN)/cmake --build build/sanitize --target $$($(BIN)/python -c '$(RUNNABLE)')
-	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 		MNNCONVERT_CPU_DIR=$(CURDIR)/build/sanitize $(BIN)/python -m pytest -n $(WORKERS) tests/runtime_ref/cpu
 
 test-neon: export OPENBLAS_NUM_THREADS := 1
