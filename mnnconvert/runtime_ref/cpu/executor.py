@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mnnconvert.errors import ConversionError
 from mnnconvert.ir import Graph, Node, Value
 from mnnconvert.runtime_ref.cpu import lowering as _rules  # noqa: F401  (registers them)
 from mnnconvert.runtime_ref.cpu.library import Library, Pool
@@ -104,7 +105,13 @@ class CpuExecutor:
         later = {v for node in nodes[stop:] for v in node.inputs} | wanted
         made = [v for v in lowering.specs if v in later and v not in shapes]
         known = {v: c for v in later if v in lowering.specs and (c := lowering.specs[v].constant) is not None}
-        return _Stage(Program(lowering, {v: lowering.read(v) for v in made}), start + stop, known)
+        results = {v: lowering.read(v) for v in made}
+        try:
+            return _Stage(Program(lowering, results), start + stop, known)
+        except MemoryError as error:
+            raise ConversionError.of(
+                "run-failed", f"the intermediate values do not fit into memory: {error}"
+            ) from error
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:

@@ -23,8 +23,8 @@ def deconvolution(ctx: Lowering, node: Node) -> bool:
     if 0 in ctx.shape(x) or 0 in ctx.shape(w):
         return False
     outputs = per_group * op.group
-    depthwise = per_group == 1 and op.group == inputs
     few = op.group == 1 and outputs <= FEW
+    depthwise = per_group == 1 and op.group == inputs and not few
     epilogue = ctx.epilogue(node, op.activation, views=few)
     out_height, out_width = ctx.shape(node.output)[2:]
     top, left = _cut(op, (height, width), (kernel_y, kernel_x), (out_height, out_width))

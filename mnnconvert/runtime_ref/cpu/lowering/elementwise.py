@@ -123,17 +123,27 @@ def _power(b: Builder, node: Node, x: Register) -> Register | None:
     return b.apply("MUL", square, x) if square is not None and exponent.item() == 3 else square
 
 
+def _floats(b: Builder, node: Node) -> Register:
+    """The register of the first operand, for functions that are there for floats alone."""
+    if node.inputs[0].dtype != F32:
+        raise ValueError(f"{node.op.kind} takes float32")
+    return b.read(node.inputs[0])
+
+
 def _relu(b: Builder, node: Node) -> Register:
-    x = b.read(node.inputs[0])
-    return b.apply("LEAKY", x, b.number(_op(node).slope)) if _op(node).slope else b.apply("RELU", x)
+    slope = _op(node).slope
+    if node.inputs[0].dtype == I32 and not slope:
+        return b.apply("RELU", b.read(node.inputs[0]), integer=True)
+    x = _floats(b, node)
+    return b.apply("LEAKY", x, b.number(slope)) if slope else b.apply("RELU", x)
 
 
 def _relu6(b: Builder, node: Node) -> Register:
-    return b.apply("CLIP", b.read(node.inputs[0]), b.number(_op(node).minimum), b.number(_op(node).maximum))
+    return b.apply("CLIP", _floats(b, node), b.number(_op(node).minimum), b.number(_op(node).maximum))
 
 
 def _elu(b: Builder, node: Node) -> Register:
-    return b.apply("ELU", b.read(node.inputs[0]), b.number(_op(node).alpha))
+    return b.apply("ELU", _floats(b, node), b.number(_op(node).alpha))
 
 
 def _selu(b: Builder, node: Node) -> Register:
@@ -141,7 +151,7 @@ def _selu(b: Builder, node: Node) -> Register:
 
 
 def _threshold(b: Builder, node: Node) -> Register:
-    return b.apply("THRESHOLD", b.read(node.inputs[0]), b.number(_op(node).alpha))
+    return b.apply("THRESHOLD", _floats(b, node), b.number(_op(node).alpha))
 
 
 def _channels(b: Builder, value: Value) -> Register:
@@ -150,12 +160,12 @@ def _channels(b: Builder, value: Value) -> Register:
 
 
 def _prelu(b: Builder, node: Node) -> Register:
-    return b.apply("LEAKY", b.read(node.inputs[0]), _channels(b, node.inputs[1]))
+    return b.apply("LEAKY", _floats(b, node), _channels(b, node.inputs[1]))
 
 
 def _scale(b: Builder, node: Node) -> Register:
-    x, scale, bias = node.inputs
-    return b.apply("MULADD", b.read(x), _channels(b, scale), _channels(b, bias))
+    _, scale, bias = node.inputs
+    return b.apply("MULADD", _floats(b, node), _channels(b, scale), _channels(b, bias))
 
 
 def _select(b: Builder, node: Node) -> Register:

@@ -73,7 +73,8 @@ struct Output {
   const float* bias;      // one per column, may be null
   const float* residual;  // laid out like `data`, may be `data` itself or null
   int64_t activation;
-  float low, high;
+  float low, high;     // every sum is clipped to these
+  float slope = 0.0f;  // and LEAKY takes this
 
   Output at(int64_t i, int64_t j) const {
     Output part = *this;
@@ -87,7 +88,7 @@ struct Output {
     Output part = *this;
     if (!first) part.bias = nullptr, part.residual = data;
     if (!last) part.activation = IDENTITY;
-    if (part.activation != CLIP) part.low = -INFINITY, part.high = INFINITY;
+    if (part.activation != CLIP) part.slope = low, part.low = -INFINITY, part.high = INFINITY;
     return part;
   }
 };
@@ -202,8 +203,8 @@ __attribute__((noinline)) inline void activate_rows(const Output& y, int64_t row
   for (int64_t i = 0; i < rows; ++i) {
     float* row = y.data + i * y.row;
     int64_t j = 0;
-    for (; j + lanes <= columns; j += lanes) store(row + j, activate(y.activation, load(row + j), y.low, y.high));
-    if (j < columns) store_part(row + j, activate(y.activation, load_part(row + j, columns - j), y.low, y.high), columns - j);
+    for (; j + lanes <= columns; j += lanes) store(row + j, activate(y.activation, load(row + j), y.slope, 0.0f));
+    if (j < columns) store_part(row + j, activate(y.activation, load_part(row + j, columns - j), y.slope, 0.0f), columns - j);
   }
 }
 
