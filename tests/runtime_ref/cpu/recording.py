@@ -26,11 +26,15 @@ MOST_BYTES = 4_000_000  # of one call
 
 @dataclass(frozen=True)
 class Array:
-    """The memory of one tensor, and the type in which it is compared."""
+    """The memory of one tensor from its first element on, and the type in which it is compared.
+
+    `before` bytes in front of it belong to it, too, where strides are negative.
+    """
 
     address: int
     nbytes: int
     dtype: np.dtype
+    before: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,12 @@ class Recorded:
 def blocks_of(arrays: Sequence[Array]) -> list[Block]:
     """The union of the arrays' memory, as disjoint blocks."""
     merged: list[Block] = []
-    for array in sorted(arrays, key=lambda a: (a.address, a.nbytes)):
-        end = array.address + array.nbytes
-        if merged and array.address < merged[-1].address + merged[-1].nbytes:
-            last = merged.pop()
-            merged.append(Block(last.address, max(end, last.address + last.nbytes) - last.address))
-        elif array.nbytes or not merged or array.address != merged[-1].address:
-            merged.append(Block(array.address, array.nbytes))
+    for start, end in sorted((a.address - a.before, a.address + a.nbytes) for a in arrays):
+        last = merged[-1] if merged else None
+        if last is not None and (start < last.address + last.nbytes or (start, end) == (last.address, last.address)):
+            merged[-1] = Block(last.address, max(end - last.address, last.nbytes))
+        else:
+            merged.append(Block(start, end - start))
     return merged
 
 
@@ -166,10 +169,18 @@ def _array(slot: int, slots: int) -> Array | None:
     return replace(_memory[-1][slot], address=address) if address else None
 
 
+def _strided(array: np.ndarray) -> Array:
+    """The memory of an array whose rows may lie apart or backwards."""
+    if not array.size:
+        return Array(0, 0, array.dtype)
+    first, end = np.lib.array_utils.byte_bounds(array)
+    return Array(0, end - array.ctypes.data, array.dtype, array.ctypes.data - first)
+
+
 def _naming_arrays(call: Callable[..., None]) -> Callable[..., None]:
     def naming(self: Library, name: str, pool: Any = None, **values: Any) -> None:
         arrays = {i: values.get(n) for i, n in enumerate(self.kernels[name].args)}
-        _memory.append({i: Array(0, a.nbytes, a.dtype) for i, a in arrays.items() if a is not None})
+        _memory.append({i: _strided(a) for i, a in arrays.items() if a is not None})
         try:
             call(self, name, pool, **values)
         finally:
