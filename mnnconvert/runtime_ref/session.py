@@ -184,7 +184,7 @@ def _convert(array: np.ndarray, value: Value, symbols: dict[str, int]) -> np.nda
         converted = array.astype(value.dtype)
     if value.dtype.kind == "f" and np.isinf(converted).sum() > np.isinf(array).sum():
         raise UsageError.of("bad-input", f"the input '{value.name}' holds values that {value.dtype} cannot hold")
-    if value.dtype.kind != "f" and not np.array_equal(converted.astype(np.int64), array.astype(np.int64)):
+    if value.dtype.kind != "f" and not (converted == array).all():
         raise UsageError.of("bad-input", f"the input '{value.name}' holds values that {value.dtype} cannot hold")
     return converted
 

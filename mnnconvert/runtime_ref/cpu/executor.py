@@ -60,9 +60,10 @@ class CpuExecutor:
         stage = self._stage(graph, 0, values, asked, None)
         while True:
             values |= stage.program.run(values, self._definitions.compute, record)
-            if stage.stop == len(graph.nodes):
+            if stage.stop < len(graph.nodes):
+                values |= self._by_definition(graph.nodes[stage.stop], values)
+            if stage.stop + 1 >= len(graph.nodes):
                 return {v: self._result(v, values) for v in asked}
-            values |= self._by_definition(graph.nodes[stage.stop], values)
             stage = self._stage(graph, stage.stop + 1, values, asked, stage)
 
     def _result(self, value: Value, values: Arrays) -> np.ndarray:
