@@ -10,6 +10,9 @@
 
 namespace mnnk {
 
+// Multiply-adds of a part that is worth a thread: some microseconds, as handing it over takes.
+constexpr int64_t WORTH_A_THREAD = 1 << 18;
+
 class Pool {
  public:
   explicit Pool(int threads);
@@ -32,9 +35,10 @@ class Pool {
     run([](const void* context, int thread) { (*static_cast<const decltype(part)*>(context))(thread); }, &part);
   }
 
-  // f(i, thread) for every i of 0..count, handed out one by one: for tasks of unequal length.
-  template <class F> void each(int64_t count, const F& f) {
-    if (threads_ == 1 || count < 2) {
+  // f(i, thread) for every i of 0..count, handed out one by one: for tasks of unequal length. `work` is how many
+  // multiply-adds they are in all.
+  template <class F> void each(int64_t count, int64_t work, const F& f) {
+    if (threads_ == 1 || count < 2 || work < 2 * WORTH_A_THREAD) {
       for (int64_t i = 0; i < count; ++i) f(i, 0);
       return;
     }

@@ -27,7 +27,7 @@ constexpr int64_t keys_per_tile = 256;
 constexpr int64_t rows_per_tile = 64;                  // at most; a multiple of `lanes`
 constexpr int64_t rows_per_block = 8 * rows_per_tile;  // at most
 constexpr int64_t keys_per_part = 4 * keys_per_tile;
-constexpr int64_t grain = 1 << 16;  // multiply-adds that are worth a thread
+constexpr int64_t grain = WORTH_A_THREAD;
 
 // Rows of queries of one head, with all keys of that head.
 struct Head {

@@ -42,7 +42,7 @@ constexpr int most_rows = lanes == 16 ? 8 : 4;  // of activations at once
 constexpr int64_t most_rounded = 192 * 1024;  // bytes of rounded activations: half of a small L2 cache
 constexpr int64_t ahead = 2048;  // bytes that are fetched before they are needed
 constexpr int64_t rows_decoded_for = 64;  // rows of activations that share decoded weights
-constexpr int64_t grain = 1 << 17;  // multiply-adds that are worth a thread
+constexpr int64_t grain = WORTH_A_THREAD;
 constexpr float smallest = 0x1p-100f;  // activations below are taken for 0, because 127 / x must be finite
 
 template <int bits> struct DotOf;

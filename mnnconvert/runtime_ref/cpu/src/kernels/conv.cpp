@@ -362,7 +362,8 @@ KERNEL(conv_f32, ARGS(x, w, bias, residual, y),
   const int64_t tiles = tile_count(c.blocks());
   const int64_t in_group = (c.plain_x ? c.inputs : c.units()) * c.in_plane();
   const int64_t out_group = (c.plain_y ? c.outputs : c.blocks() * lanes) * c.out_pixels();
-  pool.each(c.images * c.group * plan.chunks * plan.parts, [&](int64_t task, int thread) {
+  const int64_t work = c.images * c.group * c.outputs * c.inputs * c.taps() * c.out_pixels();
+  pool.each(c.images * c.group * plan.chunks * plan.parts, work, [&](int64_t task, int thread) {
     const int64_t part = task % plan.parts, chunk = task / plan.parts % plan.chunks;
     const int64_t at = task / plan.parts / plan.chunks, group = at % c.group;
     const Memory memory(pool, thread, c, plan);

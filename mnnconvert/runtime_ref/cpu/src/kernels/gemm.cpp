@@ -6,7 +6,7 @@ using namespace mnnk::gemm;
 
 namespace {
 
-constexpr int64_t grain = 1 << 16;  // multiply-adds that are worth a thread
+constexpr int64_t grain = WORTH_A_THREAD;
 
 // Into how many parts the rows, or else the columns, of each product are split.
 struct Split {
