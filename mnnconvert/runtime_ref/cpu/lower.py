@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -203,7 +204,7 @@ class Lowering:
         self.specs: dict[Value, Spec] = {}
         self._tensors: dict[Value, dict[str, Tensor]] = {}
         self._stage: set[Node] = set()
-        self._skipped: set[Node] = set()
+        self._skipped: dict[Node, None] = {}  # in order
         self._inlined: list[Graph] = []
         self._current: Node | None = None
 
@@ -309,12 +310,12 @@ class Lowering:
         value = node.output
         while value is not epilogue.value:
             user = value.users[0]
-            self._skipped.add(user)
+            self._skipped[user] = None
             value = user.output
 
     def skip(self, *nodes: Node) -> None:
         """Mark nodes as computed by the present rule."""
-        self._skipped.update(nodes)
+        self._skipped.update(dict.fromkeys(nodes))
 
     # What rules do.
 
@@ -472,11 +473,11 @@ class Lowering:
             for value in node.outputs:
                 self.result(value)
             return
-        rule, before = RULES.get(type(node.op)), set(self._skipped)
+        rule, before = RULES.get(type(node.op)), len(self._skipped)
         if rule is None or not rule(self, node):
             self._refer(node)
         elif self.steps and isinstance(self.steps[-1], Call) and self.steps[-1].node is node:
-            self.steps[-1].along = tuple(sorted(self._skipped - before - {node}, key=lambda n: n.name))
+            self.steps[-1].along = tuple(n for n in islice(self._skipped, before, None) if n is not node)
 
     def _refer(self, node: Node) -> None:
         inputs = [self.read(v) for v in node.inputs]
