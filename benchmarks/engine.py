@@ -221,6 +221,10 @@ class Result:
         return next(iter(self.figures.values()))
 
     @property
+    def calm(self) -> bool:
+        return all(figure.calm for figure in self.figures.values())
+
+    @property
     def ratios(self) -> dict[str, float]:
         """Our time divided by theirs: below 1 is better."""
         return {name: self.ours.milliseconds / f.milliseconds for name, f in list(self.figures.items())[1:]}
@@ -364,7 +368,7 @@ def print_table(results: Sequence[Result], peak: float | None) -> None:
         cells += [f"{m:.0f}" for m in (r.ours.megabytes, *memory)]
         table.add_row(*cells)
     Console(width=None if sys.stdout.isatty() else 180).print(table)
-    if not all(f.calm for r in results for f in r.figures.values()):
+    if not all(r.calm for r in results):
         print("~ the machine was busy all the time: all samples were taken")
 
 
@@ -373,7 +377,8 @@ def _cell(figure: Figure) -> str:
 
 
 def found_ratios(results: Sequence[Result]) -> dict[str, dict[str, float]]:
-    return {f"{r.case}/{r.threads}": {name: round(v, 3) for name, v in r.ratios.items()} for r in results}
+    """By case and threads; only those that others did not disturb."""
+    return {f"{r.case}/{r.threads}": {name: round(v, 3) for name, v in r.ratios.items()} for r in results if r.calm}
 
 
 def record(results: Sequence[Result], path: Path = RATIOS) -> None:
@@ -384,9 +389,9 @@ def record(results: Sequence[Result], path: Path = RATIOS) -> None:
 
 
 def worse(results: Sequence[Result], path: Path = RATIOS) -> list[str]:
-    """A line per ratio that is more than SLACK times the one that was kept, or that was never kept."""
+    """A line per ratio that is more than SLACK times the one that was kept, that was never kept, or is no measure."""
     kept = (json.loads(path.read_text()) if path.exists() else {}).get(level(), {})
-    lines = []
+    lines = [f"{r.case}/{r.threads}: the machine was too busy to tell" for r in results if not r.calm]
     for key, ratios in found_ratios(results).items():
         for name, ratio in ratios.items():
             before = kept.get(key, {}).get(name)

@@ -50,13 +50,15 @@ def test_arithmetic_is_counted():
 def test_ratios_are_kept_and_checked(tmp_path):
     path = tmp_path / "ratios.json"
 
-    def measured(ours):
-        return [Result("net", 1, {"cpu": Figure(ours, True, 1), "onnxruntime": Figure(2.0, True, 1)})]
+    def measured(ours, calm=True):
+        return [Result("net", 1, {"cpu": Figure(ours, calm, 1), "onnxruntime": Figure(2.0, True, 1)})]
 
     assert "no ratio" in engine.worse(measured(1.0), path)[0]
     engine.record(measured(1.0), path)
+    engine.record(measured(0.5, calm=False), path)
     assert json.loads(path.read_text()) == {engine.level(): {"net/1": {"onnxruntime": 0.5}}}
     assert engine.worse(measured(1.14), path) == []
+    assert "too busy" in engine.worse(measured(1.0, calm=False), path)[0]
     assert "0.58 of onnxruntime's time, recorded 0.50" in engine.worse(measured(1.16), path)[0]
 
 
