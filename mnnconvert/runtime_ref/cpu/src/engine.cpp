@@ -9,6 +9,11 @@
 #include "kernel.h"
 #include "simd.h"
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #if defined(_WIN32)
 #define MNNK_API extern "C" __declspec(dllexport)
 #else
@@ -52,6 +57,10 @@ MNNK_API int mnnk_supports([[maybe_unused]] const char* level) {
   if (is("avx2") || is("wide")) return avx2;
   if (is("avx512")) return avx512;
   if (is("avx512vnni")) return avx512 && __builtin_cpu_supports("avx512vnni");
+#elif defined(__aarch64__) && defined(__linux__)
+  if (is("dotprod")) return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#elif defined(__aarch64__) && defined(__APPLE__)
+  if (is("dotprod")) return 1;  // every Mac with such a processor
 #endif
   return 0;
 }
