@@ -235,17 +235,21 @@ def release(tensor: Tensor) -> None:
         return release(tensor.source)
     if isinstance(tensor, HalfTensor):
         return release(tensor.stored)
-    if not isinstance(tensor, ArrayTensor) or not hasattr(mmap, "MADV_DONTNEED"):
-        return None
-    mapped = _mapping_of(tensor.array)
-    if mapped is None:
-        return None
-    start = tensor.array.__array_interface__["data"][0] - np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
+    if isinstance(tensor, ArrayTensor):
+        release_array(tensor.array)
+    return None
+
+
+def release_array(array: np.ndarray) -> None:
+    """Let go of the pages of a mapped file in which an array lies; nothing else happens to other arrays."""
+    mapped = _mapping_of(array)
+    if mapped is None or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    start = array.__array_interface__["data"][0] - np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
     first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-    last = (start + tensor.array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    last = (start + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if last > first:
         mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
-    return None
 
 
 def _mapping_of(array: np.ndarray) -> mmap.mmap | None:

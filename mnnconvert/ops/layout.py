@@ -13,7 +13,7 @@ from mnnconvert.ops.samples import grid
 CHANNEL_FIRST = ("NCHW", "NC4HW4")
 
 
-def _order(source: str, dest: str, rank: int) -> tuple[int, ...]:
+def axis_order(source: str, dest: str, rank: int) -> tuple[int, ...]:
     """Axis order of the result in terms of the operand; the identity between channel-first layouts."""
     if rank < 3 or source == dest or (source in CHANNEL_FIRST) == (dest in CHANNEL_FIRST):
         return tuple(range(rank))
@@ -34,10 +34,10 @@ class ConvertTensor(Op):
     def infer(self, x: Spec) -> Spec:
         if x.shape is None:
             return Spec(x.dtype)
-        return Spec(x.dtype, tuple(x.shape[i] for i in _order(self.source, self.dest, len(x.shape))))
+        return Spec(x.dtype, tuple(x.shape[i] for i in axis_order(self.source, self.dest, len(x.shape))))
 
     def ref(self, x: np.ndarray) -> np.ndarray:
-        return np.transpose(x, _order(self.source, self.dest, x.ndim))
+        return np.transpose(x, axis_order(self.source, self.dest, x.ndim))
 
     samples = grid(x=[(2, 3, 4, 5), (2, 3)], source=["NCHW", "NHWC"], dest=["NC4HW4", "NHWC", "NCHW"])
 

@@ -129,12 +129,12 @@ class Interp(Op):
             if not isinstance(target, int) or target < 1:
                 raise ValueError(f"the axis {axis} cannot be resized to {target}")
             scale = given or target / x.shape[axis]
-            if scale != 1 or self._rule() == "TensorflowHalfPixels":
-                at = positions(x.shape[axis], target, scale, self._rule())
+            if scale != 1 or self.coordinate_rule() == "TensorflowHalfPixels":
+                at = positions(x.shape[axis], target, scale, self.coordinate_rule())
                 y = resampled(y, axis, at, self.resize_type, self.cubic_a)
         return y.astype(x.dtype, copy=False)
 
-    def _rule(self) -> str:
+    def coordinate_rule(self) -> str:
         """The coordinate rule; files without one have two flags instead."""
         if self.rule != "NotSet":
             return self.rule

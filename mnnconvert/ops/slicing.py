@@ -101,7 +101,7 @@ def slice_bounds(size: int, start: int, end: int, step: int) -> tuple[int, int]:
     return min(max(start, 0), size - 1), min(max(end, -1), size - 1)
 
 
-def _python_slice(size: int, start: int, end: int, step: int) -> slice:
+def python_slice(size: int, start: int, end: int, step: int) -> slice:
     first, last = slice_bounds(size, start, end, step)
     return slice(first, None if last < 0 else last, step) if size else slice(0, 0)
 
@@ -210,7 +210,7 @@ class StridedSlice(Op):
             return Spec(x.dtype)
         if any(b is None for b in bounds):
             return Spec(x.dtype, self._partly(x.shape, begin, end, rest))
-        picks = self._picks(len(x.shape), *bounds)  # type: ignore[arg-type]
+        picks = self.picks(len(x.shape), *bounds)  # type: ignore[arg-type]
         contents = [b.content for b in (begin, end, *rest)]
         return Spec(x.dtype, _index_shape(x.shape, picks), moved(self.ref, [x], *contents))
 
@@ -228,7 +228,7 @@ class StridedSlice(Op):
         cut = {normal_axis(a, len(shape)) for a in axes}
         return tuple(None if i in cut else d for i, d in enumerate(shape))
 
-    def _picks(self, rank: int, begin: list[Dim], end: list[Dim], *rest: list[Dim]) -> list[Any]:
+    def picks(self, rank: int, begin: list[Dim], end: list[Dim], *rest: list[Dim]) -> list[Any]:
         """One pick per axis of the result, in the sense of `_index_shape`."""
         if self.from_type == 1:
             return _onnx_picks(rank, begin, end, *rest)
@@ -260,9 +260,9 @@ class StridedSlice(Op):
         bounds: list[list[Dim]] = [[int(v) for v in b.reshape(-1)] for b in (begin, end, *rest)]
         index: list[Any] = []
         axes = iter(x.shape)
-        for pick in self._picks(x.ndim, *bounds):
+        for pick in self.picks(x.ndim, *bounds):
             size = None if pick is None else next(axes)
-            index.append(_python_slice(size, *pick) if isinstance(pick, tuple) and size is not None else pick)
+            index.append(python_slice(size, *pick) if isinstance(pick, tuple) and size is not None else pick)
         return np.array(x[tuple(index)])
 
     samples = (

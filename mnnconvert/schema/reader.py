@@ -13,6 +13,7 @@ import numpy as np
 import mnnconvert.ops  # noqa: F401  (registers the ops)
 from mnnconvert.errors import ConversionError, MnnConvertError
 from mnnconvert.ir import F32, ArrayTensor, CodedTensor, CodedWeights, FileTensor, Graph, HalfTensor, Node, Spec, Value
+from mnnconvert.ir.tensor import release_array
 from mnnconvert.ir.types import Shape
 from mnnconvert.ops.base import READERS, Op
 from mnnconvert.ops.layout import Opaque
@@ -261,5 +262,6 @@ def _coded_tensor(fields: codec.IDSTFields, shape: tuple[int, ...], rows: int) -
         return HalfTensor(ArrayTensor(fields.buffer.view(np.float16).reshape(shape)))
     decoded = codec.decode(fields, rows, int(np.prod(shape, dtype=np.int64)) // max(rows, 1))
     if isinstance(decoded, CodedWeights):
+        release_array(fields.buffer)  # the codes are in memory now
         return CodedTensor(decoded, shape)
     return ArrayTensor(np.asarray(decoded, np.float32).reshape(shape))

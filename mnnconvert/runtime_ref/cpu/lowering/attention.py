@@ -19,8 +19,7 @@ from mnnconvert.ops.elementwise import Binary, Select
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.normalization import Softmax
 from mnnconvert.runtime_ref.cpu.lower import VIEWS, Epilogue, Lowering, Sizes, Tensor, same_values
-from mnnconvert.runtime_ref.cpu.lowering.matmul import FIRST, Operand, source_of
-from mnnconvert.runtime_ref.cpu.lowering.matmul import _result as target_of
+from mnnconvert.runtime_ref.cpu.lowering.matmul import FIRST, Operand, source_of, target_of
 from mnnconvert.runtime_ref.cpu.lowering.movement import copy, geometry
 
 WIDEST = 1024  # numbers of a key and its value, up to which a tile of them stays in the caches

@@ -15,8 +15,7 @@ from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.runtime_ref.cpu.library import Library, Pool, aligned
 from mnnconvert.runtime_ref.cpu.lower import BLOCKED, PLAIN, Lowering
-from mnnconvert.runtime_ref.cpu.lowering.matmul import FIRST
-from mnnconvert.runtime_ref.cpu.lowering.matmul import _epilogue as bias_and_epilogue
+from mnnconvert.runtime_ref.cpu.lowering.matmul import FIRST, bias_and_epilogue
 
 GROUP = 8  # columns
 LONGEST_SUM = 1 << 16  # columns of a block whose products with activations fit into 32 bits

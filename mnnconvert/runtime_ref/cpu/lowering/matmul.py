@@ -63,14 +63,14 @@ def matmul(ctx: Lowering, node: Node) -> bool:
         return False
     swapped_a = op.transpose_a and len(ctx.shape(left)) > 1  # type: ignore[attr-defined]
     swapped_b = op.transpose_b and len(ctx.shape(right)) > 1  # type: ignore[attr-defined]
-    bias, value, activation = _epilogue(ctx, node, rest[0] if rest else None, n)
+    bias, value, activation = bias_and_epilogue(ctx, node, rest[0] if rest else None, n)
     a = _matrix(source_of(ctx, left), swapped_a, row=True)
     if right.tensor is not None and n > 1:
         packed, b = True, _packed(ctx, right, swapped_b)
     else:
         packed, b = False, _matrix(source_of(ctx, right), swapped_b, row=False)
     residual = ctx.read(activation.residual) if activation.residual else None
-    y = _result(ctx, value, activation, (*batch, m, n))
+    y = target_of(ctx, value, activation, (*batch, m, n))
     if n == 1 and not packed and bias is None and y.strides[-2] in (0, 1):
         a, b, y = (_swapped(x) for x in (b, a, y))
     multiply(ctx, a, b, y, packed=packed, bias=bias, residual=residual, epilogue=activation)
@@ -89,7 +89,7 @@ def inner_product(ctx: Lowering, node: Node) -> bool:
     epilogue = ctx.epilogue(node, views=True)
     ctx.fuse(node, epilogue)
     residual = ctx.read(epilogue.residual) if epilogue.residual else None
-    y = _result(ctx, epilogue.value, epilogue, ctx.shape(node.output))
+    y = target_of(ctx, epilogue.value, epilogue, ctx.shape(node.output))
     multiply(ctx, a, b, y, packed=packed, bias=ctx.read(bias), residual=residual, epilogue=epilogue)
     return True
 
@@ -114,7 +114,7 @@ def dense(ctx: Lowering, node: Node) -> bool:
     b = _packed(ctx, weight, True, (outputs, columns))
     ctx.fuse(node, epilogue)
     residual = ctx.read(epilogue.residual) if epilogue.residual else None
-    y = _result(ctx, epilogue.value, epilogue, (rows, outputs))
+    y = target_of(ctx, epilogue.value, epilogue, (rows, outputs))
     added = ctx.read(bias[0]) if bias else None
     multiply(ctx, a, b, y, packed=True, bias=added, residual=residual, epilogue=epilogue)
     return True
@@ -129,7 +129,7 @@ def _full_shape(ctx: Lowering, node: Node) -> tuple[int, ...]:
     return (*shape, 1) if vector_b else tuple(shape)
 
 
-def _epilogue(ctx: Lowering, node: Node, bias: Value | None, n: int) -> tuple[Tensor | None, Value, Epilogue]:
+def bias_and_epilogue(ctx: Lowering, node: Node, bias: Value | None, n: int) -> tuple[Tensor | None, Value, Epilogue]:
     """The bias, the value that leaves the kernel, and the rest of the epilogue; marks what it covers."""
     last = node
     added = _bias_after(ctx, node, n) if bias is None else None
@@ -221,7 +221,7 @@ def _packed(ctx: Lowering, value: Value, swapped: bool, shape: tuple[int, ...] =
     return Operand(tensor, phantom((*lead, 1, panels * k * panel), F32)[..., :1])
 
 
-def _result(ctx: Lowering, value: Value, epilogue: Epilogue, full: tuple[int, ...]) -> Operand:
+def target_of(ctx: Lowering, value: Value, epilogue: Epilogue, full: tuple[int, ...]) -> Operand:
     """Where the product goes: behind a transpose that keeps the last axis, if that is all that reads it."""
     last, user = ctx.next(value)
     order = _order(ctx, user) if last is value and epilogue.residual is None else None

@@ -17,8 +17,7 @@ from mnnconvert.ir.types import normal_axis
 from mnnconvert.ops import slicing
 from mnnconvert.ops.arrange import BroadcastTo, Pack, Reverse, Tile, Unpack
 from mnnconvert.ops.generators import Fill, ZerosLike
-from mnnconvert.ops.layout import ConvertTensor, Identity
-from mnnconvert.ops.layout import _order as layout_order
+from mnnconvert.ops.layout import ConvertTensor, Identity, axis_order
 from mnnconvert.ops.padding import NUMPY_MODES, Padding
 from mnnconvert.ops.shape import ExpandDims, Flatten, Permute, Reshape, Squeeze, Transpose, Unsqueeze
 from mnnconvert.ops.vision import DepthToSpace, SpaceToDepth
@@ -114,7 +113,7 @@ def transpose(ctx: Lowering, node: Node) -> bool:
 @lowers(ConvertTensor)
 def convert(ctx: Lowering, node: Node) -> bool:
     op, rank = node.op, len(ctx.shape(node.inputs[0]))
-    return _permuted(ctx, node, list(layout_order(op.source, op.dest, rank)))  # type: ignore[attr-defined]
+    return _permuted(ctx, node, list(axis_order(op.source, op.dest, rank)))  # type: ignore[attr-defined]
 
 
 def _permuted(ctx: Lowering, node: Node, order: Sequence[int]) -> bool:
@@ -181,9 +180,9 @@ def strided_slice(ctx: Lowering, node: Node) -> bool:
         return False
     shape, index = ctx.shape(node.inputs[0]), []
     axes = iter(shape)
-    for pick in op._picks(len(shape), *([int(v) for v in b.reshape(-1)] for b in bounds if b is not None)):
+    for pick in op.picks(len(shape), *([int(v) for v in b.reshape(-1)] for b in bounds if b is not None)):
         size = None if pick is None else next(axes)
-        index.append(slicing._python_slice(size, *pick) if isinstance(pick, tuple) and size is not None else pick)
+        index.append(slicing.python_slice(size, *pick) if isinstance(pick, tuple) and size is not None else pick)
     return _cut(ctx, node, index)
 
 

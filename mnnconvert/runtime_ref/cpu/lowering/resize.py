@@ -17,14 +17,14 @@ Taps = tuple[np.ndarray, np.ndarray]
 
 def nearest(op: Any, size: int, out: int, scale: float) -> np.ndarray:
     """The element of the source at each place of a resized axis."""
-    at = positions(size, out, scale, op._rule())
+    at = positions(size, out, scale, op.coordinate_rule())
     index = np.floor(at) if op.resize_type == 1 else np.ceil(at - 0.5)
     return np.clip(index, 0, size - 1).astype(np.int64)
 
 
 def taps(op: Any, size: int, out: int, scale: float) -> Taps:
     """Which elements of the source are summed at each place, int32 [2 or 4, out], and their weights float32."""
-    at = positions(size, out, scale, op._rule())
+    at = positions(size, out, scale, op.coordinate_rule())
     if op.resize_type == LINEAR:
         at = np.clip(at, 0, size - 1)
     low = np.floor(at)
@@ -41,7 +41,7 @@ def interp(ctx: Lowering, node: Node) -> bool:
         return False
     sizes, out = ctx.shape(node.inputs[0])[2:], ctx.shape(node.output)[2:]
     scales = _scales(ctx, node)
-    changed = [s != 1 or op._rule() == "TensorflowHalfPixels" for s in scales]
+    changed = [s != 1 or op.coordinate_rule() == "TensorflowHalfPixels" for s in scales]
     if not any(changed):
         ctx.alias(node.output, node.inputs[0])
         return True
