@@ -259,7 +259,7 @@ class Lowering:
 
     def literal(self, array: np.ndarray) -> Tensor:
         """A small array that belongs to this program alone: tables of strides, pointers into a chain."""
-        array = aligned_copy(array)
+        array = aligned_copy(array, kept=False)
         return Tensor(Buffer(array.nbytes, array=array), array.shape, array.dtype)
 
     def only_user(self, value: Value) -> Node | None:

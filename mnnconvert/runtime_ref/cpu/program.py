@@ -107,7 +107,7 @@ class Program:
         index = {id(b): i for i, (b, _, _) in enumerate(lives)}
         arena = plan([Lifetime(b.nbytes, first, last, index.get(id(b.over))) for b, first, last in lives])
         self._offsets = {id(b): offset for (b, _, _), offset in zip(lives, arena.offsets, strict=True)}
-        return aligned((max(arena.nbytes, 1),), np.uint8)
+        return aligned((max(arena.nbytes, 1),), np.uint8, kept=False)
 
     def _lifetimes(self) -> list[tuple[Buffer, int, int]]:
         lives: dict[int, tuple[Buffer, int, int]] = {}

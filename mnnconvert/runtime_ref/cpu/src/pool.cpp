@@ -4,11 +4,18 @@
 #include <cstdlib>
 #include <new>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 namespace mnnk {
 namespace {
 
 constexpr auto SPIN = std::chrono::microseconds(50);  // a kernel is rarely longer away; a sleep costs about as much
-constexpr std::align_val_t ALIGNMENT{64};
+constexpr size_t PAGE = size_t{2} << 20;  // a huge one: in small ones, blocks that fit a cache may compete in it
+constexpr std::align_val_t ALIGNMENT{PAGE};
+
+constexpr size_t rounded(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
 inline void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -41,8 +48,11 @@ void* Pool::scratch(int thread, size_t bytes) {
     ::operator delete(own.data, ALIGNMENT);
     own.data = nullptr;
     own.size = 0;
-    own.data = ::operator new(bytes, ALIGNMENT);
-    own.size = bytes;
+    own.data = ::operator new(rounded(bytes), ALIGNMENT);
+    own.size = rounded(bytes);
+#if defined(__linux__)
+    madvise(own.data, own.size, MADV_HUGEPAGE);  // a wish; the kernel may know nothing of it
+#endif
   }
   return own.data;
 }
