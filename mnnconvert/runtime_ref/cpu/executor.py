@@ -87,7 +87,7 @@ class CpuExecutor:
         self, graph: Graph, start: int, values: Arrays, wanted: frozenset[Value], before: _Stage | None
     ) -> _Stage:
         shapes = {v: a.shape for v, a in values.items()}
-        key = (id(graph), start, wanted, tuple(shapes.items()), id(before))
+        key = (id(graph), start, wanted, tuple(shapes.items()), before)
         if key not in self._stages:
             self._stages[key] = self._made(graph, start, shapes, wanted, before.contents if before else {})
             while len(self._stages) > KEPT_PROGRAMS:
