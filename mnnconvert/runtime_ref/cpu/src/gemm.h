@@ -232,16 +232,6 @@ inline void block(const Left& a, int64_t rows, const Right& b, int64_t columns, 
   }
 }
 
-// to[j][i] = from[i][j] for i, j below `lanes`; strides from row to row.
-MNNK_INLINE void transpose_square(const float* from, int64_t from_row, float* to, int64_t to_row) {
-  vf rows[lanes];
-#pragma GCC unroll 16
-  for (int i = 0; i < lanes; ++i) rows[i] = load(from + i * from_row);
-  transpose(rows);
-#pragma GCC unroll 16
-  for (int i = 0; i < lanes; ++i) store(to + i * to_row, rows[i]);
-}
-
 // Panels of b [k, columns] with any strides: to[panel][k][panel columns], the last panel filled up with zeros.
 // `to_panel` floats from panel to panel.
 inline void pack(const float* b, int64_t row, int64_t column, int64_t k, int64_t columns, float* to, int64_t to_panel) {
@@ -254,7 +244,7 @@ inline void pack(const float* b, int64_t row, int64_t column, int64_t k, int64_t
     } else if (row == 1 && some == panel) {
       for (; done + lanes <= k; done += lanes)
         for (int v = 0; v < 2; ++v)
-          transpose_square(b + done + v * lanes * column, column, to + done * panel + v * lanes, panel);
+          transpose_block(b + done + v * lanes * column, column, to + done * panel + v * lanes, panel);
     }
     for (; done < k; ++done) {
       for (int64_t c = 0; c < some; ++c) to[done * panel + c] = b[done * row + c * column];

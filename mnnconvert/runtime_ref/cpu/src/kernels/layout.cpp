@@ -35,11 +35,7 @@ KERNEL(nchw_to_blocked, ARGS(x, y), PARAMS(batch, channels, pixels)) {
     for (int64_t q = begin; q < end; q += lanes) {
       const int64_t count = smaller<int64_t>(lanes, end - q);
       if (count == lanes && rows == lanes) {
-#pragma GCC unroll 16
-        for (int i = 0; i < lanes; ++i) square[i] = load(x + i * p.pixels + q);
-        transpose(square);
-#pragma GCC unroll 16
-        for (int i = 0; i < lanes; ++i) store(y + (q + i) * lanes, square[i]);
+        transpose_block(x + q, p.pixels, y + q * lanes, lanes);
       } else {
         for (int64_t i = 0; i < lanes; ++i) square[i] = i < rows ? load_part(x + i * p.pixels + q, count) : vf{};
         transpose(square);
@@ -59,11 +55,7 @@ KERNEL(blocked_to_nchw, ARGS(x, y), PARAMS(batch, channels, pixels)) {
     for (int64_t q = begin; q < end; q += lanes) {
       const int64_t count = smaller<int64_t>(lanes, end - q);
       if (count == lanes && rows == lanes) {
-#pragma GCC unroll 16
-        for (int i = 0; i < lanes; ++i) square[i] = load(x + (q + i) * lanes);
-        transpose(square);
-#pragma GCC unroll 16
-        for (int i = 0; i < lanes; ++i) store(y + i * p.pixels + q, square[i]);
+        transpose_block(x + q * lanes, lanes, y + q, p.pixels);
       } else {
         for (int64_t i = 0; i < lanes; ++i) square[i] = i < count ? load(x + (q + i) * lanes) : vf{};
         transpose(square);
