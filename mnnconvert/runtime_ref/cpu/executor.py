@@ -43,11 +43,6 @@ class CpuExecutor:
         self._record: Recorder | None = None
         self._stages: OrderedDict[object, _Stage] = OrderedDict()
 
-    @property
-    def arena_bytes(self) -> int:
-        """Memory of the arenas of all programs that are kept."""
-        return sum(stage.program.arena_bytes for stage in self._stages.values())
-
     def run(self, graph: Graph, feeds: Arrays, wanted: Iterable[Value], record: Recorder | None = None) -> Arrays:
         """The wanted values for these inputs, as arrays of their own; `record` hears of work inside subgraphs too."""
         self._record = record

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.errors import ConversionError, UsageError
+from mnnconvert.errors import UsageError
 
 ABI = 1
 ALIGNMENT = 64
@@ -33,7 +33,6 @@ I = ctypes.c_int64
 FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mnnk_abi": (ctypes.c_int, ()),
     "mnnk_lanes": (ctypes.c_int, ()),
-    "mnnk_most_args": (ctypes.c_int, ()),
     "mnnk_supports": (ctypes.c_int, (ctypes.c_char_p,)),
     "mnnk_first": (P, ()),
     "mnnk_next": (P, (P,)),
@@ -41,7 +40,6 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mnnk_signature": (ctypes.c_char_p, (P, ctypes.c_int)),
     "mnnk_pool_new": (P, (ctypes.c_int,)),
     "mnnk_pool_free": (None, (P,)),
-    "mnnk_pool_scratch": (I, (P,)),
     "mnnk_run": (I, (P, P, I, P, P, P, P, P)),
 }
 
@@ -259,13 +257,3 @@ def library() -> Library | None:
         )
     ordinary = [level for level in levels if level in LEVELS]
     return load(wanted or ordinary[0]) if levels else None
-
-
-def required() -> Library:
-    """As `library`; ConversionError without compiled kernels."""
-    found = library()
-    if found is None:
-        raise ConversionError.of(
-            "unsupported-backend", "this installation has no compiled kernels", hint="--backend reference"
-        )
-    return found

@@ -44,11 +44,6 @@ class Program:
         self._views = {id(t): self._view(t) for t in self._seen_by_numpy() if t.buffer.fed is None}
         self._parts: list[_Stretch | Reference] = list(self._grouped())
 
-    @property
-    def arena_bytes(self) -> int:
-        """Memory for all intermediate values."""
-        return int(self._arena.nbytes)
-
     def run(
         self, feeds: Mapping[Value, np.ndarray], compute: Compute, record: Recorder | None = None
     ) -> dict[Value, np.ndarray]:

@@ -43,7 +43,6 @@ using mnnk::Entry;
 
 MNNK_API int mnnk_abi() { return 1; }
 MNNK_API int mnnk_lanes() { return mnnk::lanes; }
-MNNK_API int mnnk_most_args() { return mnnk::MOST_ARGS; }
 
 // Whether the machine can run libraries built for a level; asked of the portable library.
 MNNK_API int mnnk_supports([[maybe_unused]] const char* level) {
@@ -80,7 +79,6 @@ MNNK_API mnnk::Pool* mnnk_pool_new(int threads) {
   }
 }
 MNNK_API void mnnk_pool_free(mnnk::Pool* pool) { delete pool; }
-MNNK_API int64_t mnnk_pool_scratch(const mnnk::Pool* pool) { return static_cast<int64_t>(pool->scratch_bytes()); }
 
 // Runs `count` instructions; `seconds`, if given, receives the time of each. Returns 0; or, where instruction i ended it,
 // 2 i + 1 when memory ran out and 2 i + 2 when an index was beyond its axis.

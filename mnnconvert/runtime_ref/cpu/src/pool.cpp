@@ -57,12 +57,6 @@ void* Pool::scratch(int thread, size_t bytes) {
   return own.data;
 }
 
-size_t Pool::scratch_bytes() const {
-  size_t sum = 0;
-  for (const auto& each : scratch_) sum += each.size;
-  return sum;
-}
-
 void Pool::run(Part part, const void* context) {
   part_ = part;
   context_ = context;

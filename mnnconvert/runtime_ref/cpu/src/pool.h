@@ -57,8 +57,6 @@ class Pool {
     return static_cast<float*>(scratch(thread, static_cast<size_t>(count) * sizeof(float)));
   }
 
-  size_t scratch_bytes() const;
-
  private:
   using Part = void (*)(const void*, int);
   void run(Part part, const void* context);
