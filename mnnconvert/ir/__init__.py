@@ -14,11 +14,11 @@ from mnnconvert.ir.tensor import (
     TransposedMatrix,
 )
 from mnnconvert.ir.text import to_text
-from mnnconvert.ir.types import F16, F32, I8, I32, U8, Dim, Shape, Spec
+from mnnconvert.ir.types import F16, F32, I8, I32, U8, Dim, Shape, Spec, Steps
 from mnnconvert.ir.verifier import verify
 
 __all__ = [
     "F16", "F32", "I8", "I32", "U8", "ArrayTensor", "Builder", "CallGraph", "CodedTensor", "CodedWeights", "Dim",
-    "FileTensor", "Graph", "HalfTensor", "LazyTensor", "Node", "Operation", "ReshapedTensor", "Shape", "Spec", "Tensor",
-    "TransposedMatrix", "Value", "to_text", "verify",
+    "FileTensor", "Graph", "HalfTensor", "LazyTensor", "Node", "Operation", "ReshapedTensor", "Shape", "Spec", "Steps",
+    "Tensor", "TransposedMatrix", "Value", "to_text", "verify",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mnnconvert.ir.tensor import Tensor
-from mnnconvert.ir.types import Dim, Shape, Spec
+from mnnconvert.ir.types import Dim, Shape, Spec, Steps
 
 
 class Operation(Protocol):
@@ -26,14 +26,18 @@ class Operation(Protocol):
 
 
 class Value:
-    """A named tensor of a graph: produced by a node, fed as an input, or constant."""
+    """A named tensor of a graph: produced by a node, fed as an input, or constant.
 
-    __slots__ = ("name", "producer", "spec", "tensor", "users")
+    `steps` says in which steps an integer engine holds it; float engines do not look at it.
+    """
+
+    __slots__ = ("name", "producer", "spec", "steps", "tensor", "users")
 
     def __init__(self, name: str, spec: Spec, tensor: Tensor | None = None):
         self.name = name
         self.spec = spec
         self.tensor = tensor
+        self.steps: Steps | None = None
         self.producer: Node | None = None
         self.users: list[Node] = []
 

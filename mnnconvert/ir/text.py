@@ -49,7 +49,9 @@ def op_text(op: object) -> str:
 
 
 def _typed(value: Value) -> str:
-    return f"{value.name}: {value.dtype}{format_shape(value.shape)}"
+    steps = value.steps
+    stored = "" if steps is None else f" as {steps.dtype} * {steps.scale:g}{-steps.zero * steps.scale:+g}"
+    return f"{value.name}: {value.dtype}{format_shape(value.shape)}{stored}"
 
 
 def _content(value: Value) -> str:

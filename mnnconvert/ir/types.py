@@ -53,6 +53,20 @@ class Spec:
         return [d if d is None or isinstance(d, str) else int(d) for d in self.content.reshape(-1)]
 
 
+@dataclass(frozen=True)
+class Steps:
+    """How a value is stored in 8 (or 16) bits where its readers and its writer compute in them.
+
+    code = clamp(round(x / scale) + zero, low, high), x = (code - zero) * scale; halves are rounded away from zero.
+    """
+
+    scale: float
+    zero: float = 0.0
+    low: int = -128
+    high: int = 127
+    dtype: np.dtype = I8
+
+
 def size_content(sizes: Sequence[Dim], scalar: bool = False) -> np.ndarray:
     """The content of an int32 tensor that holds sizes: int32 when all are known, else an object array."""
     exact = all(isinstance(s, int) for s in sizes)

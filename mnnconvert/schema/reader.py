@@ -12,7 +12,19 @@ import numpy as np
 
 import mnnconvert.ops  # noqa: F401  (registers the ops)
 from mnnconvert.errors import ConversionError, MnnConvertError
-from mnnconvert.ir import F32, ArrayTensor, CodedTensor, CodedWeights, FileTensor, Graph, HalfTensor, Node, Spec, Value
+from mnnconvert.ir import (
+    F32,
+    ArrayTensor,
+    CodedTensor,
+    CodedWeights,
+    FileTensor,
+    Graph,
+    HalfTensor,
+    Node,
+    Spec,
+    Steps,
+    Value,
+)
 from mnnconvert.ir.tensor import release_array
 from mnnconvert.ir.types import Shape
 from mnnconvert.ops.base import READERS, Op
@@ -22,7 +34,9 @@ from mnnconvert.schema.base import Table
 from mnnconvert.schema.forms import Fields
 from mnnconvert.schema.shapes import infer_shapes
 from mnnconvert.schema.weights import DATA_TYPES, WeightSource, in_memory
-from mnnconvert.schema.writer import META_KEY, map_file
+from mnnconvert.schema.writer import META_KEY, STEP_TYPES, map_file
+
+_STEP_TYPES: dict[int, np.dtype] = {number: dtype for dtype, number in STEP_TYPES.items()}
 
 
 def read_net(path: Path) -> tables.Net:
@@ -54,6 +68,7 @@ def graph_of(net: tables.Net, weights: WeightSource) -> Graph:
     graph = Graph(metadata=metadata, source=_source_name(net.sourceType), source_types=types)
     scope = _Scope(graph, net.tensorName or [], weights)
     scope.read_ops(net.oplists or [])
+    scope.read_steps(net.extraTensorDescribe or [])
     scope.restore_symbols(shapes)
     scope.set_outputs(net.outputName)
     for sub in net.subgraphs or []:
@@ -90,6 +105,7 @@ def _subgraph(sub: tables.SubGraphProto, weights: WeightSource) -> Graph:
     graph = Graph(name=sub.name or "")
     scope = _Scope(graph, sub.tensors or [], weights)
     scope.read_ops(sub.nodes or [])
+    scope.read_steps(sub.extraTensorDescribe or [])
     graph.inputs = scope.values_at(sub.inputs)
     outputs = scope.values_at(sub.outputs)
     graph.outputs = [(v.name, v) for v in outputs]
@@ -129,6 +145,21 @@ class _Scope:
                 self._constant(op, outputs)
             else:
                 self._node(op, outputs)
+
+    def read_steps(self, described: Sequence[tables.TensorDescribe]) -> None:
+        """The steps of tensors that an integer engine holds in codes; other descriptions say nothing new."""
+        for entry in described:
+            info = entry.quantInfo
+            dtype = None if info is None else _STEP_TYPES.get(info.type)
+            if info is None or dtype is None:
+                continue
+            value = self.value(entry.index)
+            numbers = (info.scale, info.zero, info.min, info.max)
+            if not (np.isfinite(numbers).all() and info.scale > 0 and info.min < info.max):
+                raise ConversionError.of(
+                    "bad-mnn-file", f"the steps of the tensor '{value.name}' make no sense: {numbers}"
+                )
+            value.steps = Steps(info.scale, info.zero, int(info.min), int(info.max), dtype)
 
     def _input(self, op: tables.Op, outputs: list[Value]) -> None:
         main = op.main

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.ir import Graph, Node, Value
+from mnnconvert.ir import I8, Graph, Node, Steps, Value
 from mnnconvert.ir.tensor import fingerprint
 from mnnconvert.ops.control import tell_apart
 from mnnconvert.ops.layout import Opaque
@@ -26,6 +26,7 @@ from mnnconvert.schema.weights import BLOB_TYPES, ExternalFile, WeightStore
 
 ENGINE_VERSION = "3.6.1"
 INLINE_LIMIT = 2_000_000_000  # bytes; beyond it weights go to the external file by themselves
+STEP_TYPES = {I8: tables.DataType.DT_INT8, np.dtype("int16"): tables.DataType.DT_INT16}
 META_KEY = "mnnconvert"  # metadata entry with what the format has no field for
 
 
@@ -54,6 +55,7 @@ class NetBuilder:
         subgraphs = [self._subgraph(name, inner) for name, inner in _all_subgraphs(graph)]
         return tables.Net(
             bizCode=biz_code or None,
+            extraTensorDescribe=scope.described(),
             extraInfo=tables.ExtraInfo(version=ENGINE_VERSION, buffer=_metadata(graph)),
             oplists=scope.ops,
             outputName=[name for name, _ in graph.outputs],
@@ -67,11 +69,18 @@ class NetBuilder:
         scope = _Scope(self, graph)
         return tables.SubGraphProto(
             name=name,
+            extraTensorDescribe=scope.described(),
             inputs=np.array([scope.index[v] for v in graph.inputs], np.int32),
             outputs=np.array([scope.index[v] for _, v in graph.outputs], np.int32),
             tensors=scope.names,
             nodes=scope.ops,
         )
+
+
+def _quant_info(steps: Steps) -> tables.TensorQuantInfo:
+    return tables.TensorQuantInfo(
+        scale=steps.scale, zero=steps.zero, min=steps.low, max=steps.high, type=STEP_TYPES[steps.dtype]
+    )
 
 
 def _all_subgraphs(graph: Graph) -> Iterator[tuple[str, Graph]]:
@@ -102,6 +111,14 @@ class _Scope:
             self.index[value] = len(self.names)
             self.names.append(value.name)
         return self.index[value]
+
+    def described(self) -> list[tables.TensorDescribe] | None:
+        """The steps of the tensors that an integer engine holds in codes."""
+        return [
+            tables.TensorDescribe(index=index, quantInfo=_quant_info(value.steps))
+            for value, index in self.index.items()
+            if value.steps is not None
+        ] or None
 
     def _input(self, value: Value) -> tables.Op:
         dims = (
@@ -179,6 +196,8 @@ def _content_uuid(graph: Graph, biz_code: str) -> str:
     for inner in graph.graphs():
         for node in inner.nodes:
             digest.update(repr((node.name, node.op, [v.name for v in node.inputs])).encode())
+        steps = [(v.name, v.steps) for v in inner.values() if v.steps is not None]
+        digest.update(repr(steps).encode() if steps else b"")
         for value in inner.constants():
             if value.tensor is not None:
                 digest.update(repr(fingerprint(value.tensor)).encode())

@@ -1,19 +1,21 @@
 """Graphs through files: constants, embedded and external weights, metadata, names, sharing, damage."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.ir import F32, I32, ArrayTensor, Builder, CodedTensor, Graph, HalfTensor, Value
+from mnnconvert.ir import F32, I32, ArrayTensor, Builder, CodedTensor, Graph, HalfTensor, Steps, Value
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.elementwise import Binary
 from mnnconvert.quantizers.rtn import quantize
 from mnnconvert.runtime_ref.session import Session
 from mnnconvert.schema import flatbuffer, tables, writer
 from mnnconvert.schema.reader import read_model
-from mnnconvert.schema.writer import map_file, write_model
+from mnnconvert.schema.weights import WeightStore
+from mnnconvert.schema.writer import NetBuilder, map_file, write_model
 
 W = np.random.default_rng(0).standard_normal((8, 16, 1, 1)).astype(np.float32)
 
@@ -110,6 +112,33 @@ def test_constants_survive(array, external, tmp_path):
     back = {v.name: v for v in read_model(tmp_path / "m.mnn").constants()}["c"]
     np.testing.assert_array_equal(back.tensor.numpy(), array)
     assert back.shape == np.shape(array)
+
+
+def test_steps_survive_and_change_the_uuid(tmp_path):
+    graph = conv_graph()
+    write_model(graph, tmp_path / "plain.mnn")
+    wanted = Steps(0.05, 3.0, -127, 127), Steps(0.25, 0.0, -32767, 32767, np.dtype("int16"))
+    graph.inputs[0].steps, graph.outputs[0][1].steps = wanted
+    write_model(graph, tmp_path / "steps.mnn")
+    plain, back = (read_model(tmp_path / name) for name in ("plain.mnn", "steps.mnn"))
+    assert all(v.steps is None for v in plain.values())
+    found = back.inputs[0].steps, back.outputs[0][1].steps
+    assert found == tuple(replace(s, scale=float(np.float32(s.scale))) for s in wanted)
+    uuids = {flatbuffer.read(map_file(tmp_path / name), tables.Net).mnn_uuid for name in ("plain.mnn", "steps.mnn")}
+    assert len(uuids) == 2
+
+
+@pytest.mark.parametrize("bad", [{"scale": 0.0}, {"scale": np.nan}, {"min": 5.0, "max": 5.0}, {"zero": np.inf}])
+def test_steps_that_make_no_sense_are_a_diagnostic(bad, tmp_path):
+    graph = conv_graph()
+    graph.inputs[0].steps = Steps(0.05)
+    net = NetBuilder(WeightStore()).net(graph)
+    for name, number in bad.items():
+        setattr(net.extraTensorDescribe[0].quantInfo, name, number)
+    with (tmp_path / "m.mnn").open("wb") as stream:
+        flatbuffer.write(net, stream)
+    with pytest.raises(ConversionError, match="make no sense"):
+        read_model(tmp_path / "m.mnn")
 
 
 def test_missing_weight_file_is_named(tmp_path):
