@@ -36,7 +36,7 @@ from mnnconvert.schema.shapes import infer_shapes
 from mnnconvert.schema.weights import DATA_TYPES, WeightSource, in_memory
 from mnnconvert.schema.writer import META_KEY, STEP_TYPES, map_file
 
-_STEP_TYPES: dict[int, np.dtype] = {number: dtype for dtype, number in STEP_TYPES.items()}
+_STEP_TYPES = {number: dtype for dtype, number in STEP_TYPES.items()}
 
 
 def read_net(path: Path) -> tables.Net:

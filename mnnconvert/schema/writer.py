@@ -26,7 +26,7 @@ from mnnconvert.schema.weights import BLOB_TYPES, ExternalFile, WeightStore
 
 ENGINE_VERSION = "3.6.1"
 INLINE_LIMIT = 2_000_000_000  # bytes; beyond it weights go to the external file by themselves
-STEP_TYPES = {I8: tables.DataType.DT_INT8, np.dtype("int16"): tables.DataType.DT_INT16}
+STEP_TYPES: dict[np.dtype, int] = {I8: tables.DataType.DT_INT8, np.dtype("int16"): tables.DataType.DT_INT16}
 META_KEY = "mnnconvert"  # metadata entry with what the format has no field for
 
 
