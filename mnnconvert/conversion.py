@@ -159,21 +159,21 @@ class Conversion:
         from mnnconvert.quantizers.plan import plan_weights
 
         self.report.layers = plan_weights(graph, recipe)
-        self._note_rounded_twice(recipe)
-        if recipe.block:
-            smaller = [x for x in self.report.layers if x.block_channels not in (0, recipe.block)]
-            if smaller:
-                self.note(
-                    "smaller-block",
-                    f"{len(smaller)} layers have channels that {recipe.block} does not divide: they have the largest "
-                    "block below it that does, with scales in half precision",
-                )
+        self._note_rounded_twice()
+        smaller = [x for x in self.report.layers if x.changed and x.block_channels not in (0, x.setting.block)]
+        if smaller:
+            sizes = ", ".join(sorted({str(x.setting.block) for x in smaller}))
+            self.note(
+                "smaller-block",
+                f"{len(smaller)} layers have channels that {sizes} does not divide: they have the largest "
+                "block below it that does, with scales in half precision",
+            )
         return self.report.layers
 
-    def _note_rounded_twice(self, recipe: Recipe) -> None:
+    def _note_rounded_twice(self) -> None:
         from mnnconvert.ir import CodedTensor, HalfTensor
 
-        tensors = [x.weight.tensor for x in self.report.layers if recipe.bits and not x.reason]
+        tensors = [x.weight.tensor for x in self.report.layers if x.changed and not x.half]
         stored = {id(t) for t in tensors if isinstance(t, CodedTensor | HalfTensor)}
         if stored:
             self.note(
@@ -351,16 +351,16 @@ def _without_collection() -> Iterator[None]:
 
 def recipe_of(options: ConversionOptions) -> Recipe:
     """What the options ask of the weights."""
-    from mnnconvert.quantizers.recipe import Recipe
+    from mnnconvert.quantizers.recipe import Recipe, Setting
 
-    return Recipe(
+    default = Setting(
         bits=options.weight_quant_bits,
         block=options.weight_quant_block,
         symmetric=not options.weight_quant_asymmetric,
         method="hqq" if options.hqq else "rtn",
         half_scales=options.weight_quant_scale_bit == 16,
-        half=options.fp16,
     )
+    return Recipe(default, half=options.fp16)
 
 
 def guess_framework(path: Path) -> str:

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mnnconvert.errors import ConversionError, Diagnostic
+from mnnconvert.errors import ConversionError, Diagnostic, UsageError
 from mnnconvert.ir import CodedTensor, Graph, HalfTensor, Node, Tensor, Value
 from mnnconvert.ir.coded import fitting_block
-from mnnconvert.quantizers.recipe import Recipe
+from mnnconvert.quantizers.recipe import Recipe, Setting
+
+CONVERTED = "__matmul_converted"  # the mark of products that became convolutions
+INTERNAL = ("node", "setting", "half")
 
 
 @dataclass
 class LayerPlan:
     """One weight: where it is, what it becomes, and its size in bytes before and after (scales included).
 
-    `rows` runs of `columns` weights have scales of their own; `block` counts columns (0: one scale per run) and
-    `block_channels` input channels; `half_scales` stores scales as float16. `reason` says why a weight is left as it
-    is. `error` is the root mean square of the change relative to that of the weight, known after the work.
+    `node` reads the weight as its second operand. `rows` runs of `columns` weights have scales of their own; `block`
+    counts columns (0: one scale per run) and `block_channels` input channels; `half_scales` stores scales as float16.
+    `setting` is what was asked for this layer; `reason` says why a weight is left as it is. `error` is the root mean
+    square of the change relative to that of the weight, known after the work (`predicted` is an estimate before it);
+    where calibration data were given, `weighted_error` is the same on the outputs of the layer that they lead to, and
+    `sqnr` the signal to noise ratio of these in dB. `notes` are what a person should know beside the numbers.
     """
 
     name: str
     op: str
-    weight: Value = field(repr=False)
+    node: Node = field(repr=False)
+    setting: Setting = field(default_factory=Setting)
+    half: bool = False
     precision: str = "float32"
     rows: int = 0
     columns: int = 0
@@ -35,25 +43,74 @@ class LayerPlan:
     method: str = ""
     reason: str = ""
     error: float | None = None
+    predicted: float | None = None
+    weighted_error: float | None = None
+    sqnr: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def weight(self) -> Value:
+        return self.node.inputs[1]
+
+    @property
+    def resolved(self) -> Setting:
+        """The setting with the block in columns and the scales as they are stored."""
+        return replace(self.setting, block=self.block, half_scales=self.half_scales)
 
     def to_dict(self) -> dict[str, Any]:
-        data = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "weight"}
+        data = {name: value for name, value in vars(self).items() if name not in INTERNAL}
+        data["bits"] = self.setting.bits if self.changed and not self.half else None
+        data["symmetric"] = self.setting.symmetric if data["bits"] else None
         data["block"] = self.block_channels or None
         return data
+
+    @property
+    def changed(self) -> bool:
+        """Whether the weight is stored in another way than in the float conversion."""
+        return bool(not self.reason and (self.half or self.setting.bits))
 
 
 def plan_weights(graph: Graph, recipe: Recipe) -> list[LayerPlan]:
     """The plan for every weight of a graph, its subgraphs included.
 
-    Raises `block-does-not-fit` with every layer whose channels cannot be cut into blocks of at most the asked size.
-    A block is never larger than asked; where the size does not divide the channels, the largest divisor below it is
-    taken, with scales as float16, so that more blocks do not make the file larger than what was asked for.
+    Raises `unmatched-rule` for rules of the recipe that fit no layer, and `block-does-not-fit` with every layer whose
+    channels cannot be cut into blocks of at most the asked size. A block is never larger than asked; where the size
+    does not divide the channels, the largest divisor below it is taken, with scales as float16, so that more blocks do
+    not make the file larger than what was asked for.
     """
-    layers = [_layer(node, recipe) for inner in graph.graphs() for node in inner.nodes if _has_weight(node)]
-    problems = [_does_not_fit(layer, recipe) for layer in layers if layer.block < 0]
+    nodes = [node for inner in graph.graphs() for node in inner.nodes if _has_weight(node)]
+    _refuse_unmatched(nodes, recipe)
+    layers = [_layer(node, recipe) for node in nodes]
+    problems = [_does_not_fit(layer) for layer in layers if layer.block < 0]
     if problems:
         raise ConversionError(problems)
     return layers
+
+
+def _refuse_unmatched(nodes: Sequence[Node], recipe: Recipe) -> None:
+    """A rule that fits nothing was meant to fit something: a misspelt name must not pass in silence."""
+    problems = [
+        Diagnostic(
+            "unmatched-rule",
+            f"the rule '{rule}' fits no layer of the model",
+            {},
+            "--plan lists the layers by name",
+        )
+        for rule in recipe.rules
+        if not any(rule.fits(names_of(n), kinds_of(n), 4 * _size(n.inputs[1])) for n in nodes)
+    ]
+    if problems:
+        raise UsageError(problems)
+
+
+def names_of(node: Node) -> set[str]:
+    """The names by which a rule may know a layer: its own, those in the source, and that of its weight."""
+    return {node.name, node.name.removesuffix(CONVERTED), *node.origin, node.inputs[1].name}
+
+
+def kinds_of(node: Node) -> set[str]:
+    """The kinds of operator by which a rule may know a layer."""
+    return {node.op.kind, "MatMul"} if CONVERTED in node.name else {node.op.kind}
 
 
 def _has_weight(node: Node) -> bool:
@@ -66,9 +123,10 @@ def _has_weight(node: Node) -> bool:
 
 
 def _layer(node: Node, recipe: Recipe) -> LayerPlan:
-    weight = node.inputs[1]
+    """What the recipe, in this order its rules, the operator and the stored form of the weight, makes of a layer."""
+    size = 4 * _size(node.inputs[1])
+    layer = LayerPlan(node.name, node.op.kind, node, half=recipe.half, bytes_before=size, bytes_after=size)
     tensor = _stored(node)
-    layer = LayerPlan(node.name, node.op.kind, weight, bytes_before=4 * _size(weight), bytes_after=4 * _size(weight))
     if isinstance(tensor, CodedTensor):
         layer.precision, layer.method = f"{tensor.coded.bits} bit", "as in the source"
         layer.rows, layer.columns = tensor.coded.codes.shape
@@ -76,15 +134,25 @@ def _layer(node: Node, recipe: Recipe) -> LayerPlan:
         layer.bytes_after = tensor.nbytes
     elif isinstance(tensor, HalfTensor):
         layer.precision, layer.bytes_after = "float16", tensor.nbytes
+    number = recipe.rule_for(names_of(node), kinds_of(node), size)
+    layer.setting = recipe.default if number is None else recipe.rules[number].setting(recipe.default)
     if not recipe.changes_weights:
         return layer
-    if not _is_convolution(node):
-        layer.reason = f"weights of {node.op.kind} have no coded form"
-        return layer
-    if isinstance(tensor, CodedTensor) and (recipe.half or _as_asked(tensor, recipe)):
-        layer.reason = "coded in the source already"
-        return layer
-    return _half(layer) if recipe.half else _coded(layer, node, recipe)
+    layer.reason = _reason(layer, tensor, number, recipe)
+    if not layer.reason:
+        _half(layer) if recipe.half else _coded(layer)
+    return layer
+
+
+def _reason(layer: LayerPlan, tensor: Tensor | None, rule: int | None, recipe: Recipe) -> str:
+    """Why a weight is left as it is; empty when it is not."""
+    if not recipe.half and not layer.setting.bits:
+        return "no rule asks for it" if rule is None else f"the rule '{recipe.rules[rule]}' leaves it"
+    if not _is_convolution(layer.node):
+        return f"weights of {layer.op} have no coded form"
+    if isinstance(tensor, CodedTensor) and (recipe.half or _as_asked(tensor, layer.setting)):
+        return "coded in the source already"
+    return ""
 
 
 def _stored(node: Node) -> Tensor | None:
@@ -101,14 +169,11 @@ def _rows(node: Node) -> int:
     return shape[1] * getattr(node.op, "group", 1) if "Deconvolution" in node.op.kind else shape[0]
 
 
-def _as_asked(tensor: CodedTensor, recipe: Recipe) -> bool:
-    """Whether the codes have the bits and the blocks that the recipe wants."""
+def _as_asked(tensor: CodedTensor, setting: Setting) -> bool:
+    """Whether the codes have the bits and the blocks that are wanted."""
     channels = tensor.shape[1] if len(tensor.shape) > 1 else 1
-    block = channels // tensor.coded.blocks
-    same = (
-        tensor.coded.blocks == 1 if not recipe.block else block == (fitting_block(channels, recipe.block) or channels)
-    )
-    return recipe.bits == tensor.coded.bits and same
+    wanted = fitting_block(channels, setting.block) if setting.block else 0
+    return setting.bits == tensor.coded.bits and tensor.coded.blocks == (channels // wanted if wanted > 0 else 1)
 
 
 def _is_convolution(node: Node) -> bool:
@@ -123,40 +188,39 @@ def _size(weight: Value) -> int:
     return size
 
 
-def _half(layer: LayerPlan) -> LayerPlan:
+def _half(layer: LayerPlan) -> None:
     layer.precision, layer.bytes_after = "float16", layer.bytes_before // 2
-    return layer
 
 
-def _coded(layer: LayerPlan, node: Node, recipe: Recipe) -> LayerPlan:
+def _coded(layer: LayerPlan) -> None:
+    setting = layer.setting
     shape = [d for d in layer.weight.shape or () if isinstance(d, int)]
-    transposed = "Deconvolution" in node.op.kind
-    layer.rows = _rows(node)
+    layer.rows = _rows(layer.node)
     layer.columns = _size(layer.weight) // layer.rows
-    if recipe.block and not transposed:
+    layer.block = 0
+    if setting.block and "Deconvolution" not in layer.op:
         channels, area = shape[1], shape[2] * shape[3]
-        layer.block_channels = fitting_block(channels, recipe.block)
+        layer.block_channels = fitting_block(channels, setting.block)
         layer.block = layer.block_channels * area
-    layer.precision, layer.method = f"{recipe.bits} bit", recipe.method
-    layer.half_scales = recipe.half_scales or layer.block_channels not in (0, recipe.block)
-    layer.bytes_after = coded_bytes(layer, recipe)
-    return layer
+    layer.precision, layer.method = f"{setting.bits} bit", setting.method
+    layer.half_scales = setting.half_scales or layer.block_channels not in (0, setting.block)
+    layer.bytes_after = coded_bytes(layer)
 
 
-def coded_bytes(layer: LayerPlan, recipe: Recipe) -> int:
+def coded_bytes(layer: LayerPlan) -> int:
     """Bytes of packed codes and scales."""
     blocks = layer.rows * (layer.columns // layer.block if layer.block > 0 else 1)
-    numbers = blocks * (1 if recipe.symmetric else 2)
-    return -(-layer.rows * layer.columns * recipe.bits // 8) + numbers * (2 if layer.half_scales else 4)
+    numbers = blocks * (1 if layer.setting.symmetric else 2)
+    return -(-layer.rows * layer.columns * layer.setting.bits // 8) + numbers * (2 if layer.half_scales else 4)
 
 
-def _does_not_fit(layer: LayerPlan, recipe: Recipe) -> Diagnostic:
-    shape = layer.weight.shape or ()
+def _does_not_fit(layer: LayerPlan) -> Diagnostic:
+    shape, block = layer.weight.shape or (), layer.setting.block
     channels = str(shape[1]) if len(shape) > 1 else "?"
     return Diagnostic(
         "block-does-not-fit",
-        f"the {channels} input channels of '{layer.name}' cannot be cut into blocks of at most {recipe.block}",
-        {"weight": layer.weight.name, "channels": channels, "block": str(recipe.block)},
+        f"the {channels} input channels of '{layer.name}' cannot be cut into blocks of at most {block}",
+        {"weight": layer.weight.name, "channels": channels, "block": str(block)},
         "choose another --weightQuantBlock, or 0 for one scale per output channel",
     )
 

@@ -1,0 +1,44 @@
+"""The methods that turn a weight matrix into codes, under one signature."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnnconvert.ir import CodedWeights
+from mnnconvert.quantizers import hqq, rtn
+from mnnconvert.quantizers.recipe import Setting
+
+
+class Statistics(Protocol):
+    """What calibration data say about the input vectors x (one element per column of the weight) of a layer.
+
+    `samples` vectors were seen; `importance` is the mean of x^2 [columns]; `gram` the mean of x x' [columns, columns],
+    and `correction` that of x_float x' where both runs were recorded; all float64.
+    """
+
+    samples: int
+    importance: NDArray[np.float64]
+    gram: NDArray[np.float64] | None
+    correction: NDArray[np.float64] | None
+
+
+class Method(Protocol):
+    """Codes for weights [rows, columns]. The block of the setting counts columns here (0: the whole row)."""
+
+    def __call__(
+        self, weights: NDArray[np.floating], setting: Setting, statistics: Statistics | None
+    ) -> CodedWeights: ...
+
+
+def _rtn(weights: NDArray[np.floating], setting: Setting, statistics: Statistics | None) -> CodedWeights:
+    return rtn.quantize(weights, setting.bits, setting.block, setting.symmetric, setting.half_scales)
+
+
+def _hqq(weights: NDArray[np.floating], setting: Setting, statistics: Statistics | None) -> CodedWeights:
+    return hqq.quantize(weights, setting.bits, setting.block, setting.symmetric, setting.half_scales)
+
+
+METHODS: dict[str, Method] = {"rtn": _rtn, "hqq": _hqq}
