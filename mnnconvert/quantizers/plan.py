@@ -53,6 +53,11 @@ class LayerPlan:
         return self.node.inputs[1]
 
     @property
+    def is_convolution(self) -> bool:
+        """Whether the weight has the coded form of convolutions."""
+        return _is_convolution(self.node)
+
+    @property
     def resolved(self) -> Setting:
         """The setting with the block in columns and the scales as they are stored."""
         return replace(self.setting, block=self.block, half_scales=self.half_scales)
@@ -97,7 +102,7 @@ def _refuse_unmatched(nodes: Sequence[Node], recipe: Recipe) -> None:
             "--plan lists the layers by name",
         )
         for rule in recipe.rules
-        if not any(rule.fits(names_of(n), kinds_of(n), 4 * _size(n.inputs[1])) for n in nodes)
+        if not any(rule.fits(names_of(n), kinds_of(n), weight_bytes(n)) for n in nodes)
     ]
     if problems:
         raise UsageError(problems)
@@ -105,7 +110,13 @@ def _refuse_unmatched(nodes: Sequence[Node], recipe: Recipe) -> None:
 
 def names_of(node: Node) -> set[str]:
     """The names by which a rule may know a layer: its own, those in the source, and that of its weight."""
-    return {node.name, node.name.removesuffix(CONVERTED), *node.origin, node.inputs[1].name}
+    name = node.name.removesuffix("/head").removesuffix("/tail")  # of a layer that was cut in two
+    return {node.name, name, name.removesuffix(CONVERTED), *node.origin, node.inputs[1].name}
+
+
+def weight_bytes(node: Node) -> int:
+    """Bytes of the weight of a layer as float32, as the size bounds of rules count it."""
+    return 4 * _size(node.inputs[1])
 
 
 def kinds_of(node: Node) -> set[str]:
@@ -124,7 +135,7 @@ def _has_weight(node: Node) -> bool:
 
 def _layer(node: Node, recipe: Recipe) -> LayerPlan:
     """What the recipe, in this order its rules, the operator and the stored form of the weight, makes of a layer."""
-    size = 4 * _size(node.inputs[1])
+    size = weight_bytes(node)
     layer = LayerPlan(node.name, node.op.kind, node, half=recipe.half, bytes_before=size, bytes_after=size)
     tensor = _stored(node)
     if isinstance(tensor, CodedTensor):
