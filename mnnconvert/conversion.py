@@ -274,12 +274,14 @@ class Conversion:
 
     def _quantize(self, graph: Graph, layers: list[LayerPlan], recipe: Recipe) -> None:
         from mnnconvert.quantizers.apply import apply_plan, flush_denormals, halve_constants
+        from mnnconvert.quantizers.embedding import expand_tables
 
         if self.options.align_denormalized_value:
             flush_denormals(graph)
         if not recipe.changes_weights:
             return
         apply_plan(layers, recipe, lambda fraction: self.progress("quantize", fraction))
+        expand_tables(graph, layers)
         if recipe.half:
             halve_constants(graph)
 
