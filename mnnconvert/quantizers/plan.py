@@ -12,7 +12,7 @@ from mnnconvert.ir.coded import fitting_block
 from mnnconvert.ops.gather import Gather, GatherV2
 from mnnconvert.quantizers.recipe import Recipe, Setting
 
-TABLE_METHOD = "rtn"
+TABLE_METHOD = "lsq"
 SMALL_TABLE = 250_000  # bytes of float32 up to which a table stays as it is unless a rule names it
 CONVERTED = "__matmul_converted"  # the mark of products that became convolutions
 INTERNAL = ("node", "operand", "setting", "half")
