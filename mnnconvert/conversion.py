@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -280,10 +281,23 @@ class Conversion:
             flush_denormals(graph)
         if not recipe.changes_weights:
             return
-        apply_plan(layers, recipe, lambda fraction: self.progress("quantize", fraction))
-        expand_tables(graph, layers)
+        tables = [x for x in layers if x.is_table]
+        progress = partial(self.progress, "quantize")
+        apply_plan(tables, progress)
+        if self.options.data is None:
+            apply_plan([x for x in layers if not x.is_table], progress)
+        else:
+            self._calibrate(graph, [x for x in layers if not x.is_table], Path(self.options.data))
+        expand_tables(graph, tables)
         if recipe.half:
             halve_constants(graph)
+
+    def _calibrate(self, graph: Graph, layers: list[LayerPlan], data: Path) -> None:
+        """Code layer after layer with the inputs that the data bring them."""
+        from mnnconvert.quantizers.calibrate import calibrate
+        from mnnconvert.weights import prepare, read_samples
+
+        calibrate(graph, layers, read_samples(data, graph), prepare, partial(self.progress, "calibrate"))
 
     def _save_recipe(self) -> None:
         from mnnconvert.weights import save_params, save_recipe

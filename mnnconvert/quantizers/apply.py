@@ -11,15 +11,15 @@ from mnnconvert.ir import F16, ArrayTensor, CodedTensor, CodedWeights, Graph, Ha
 from mnnconvert.ir.tensor import row_blocks
 from mnnconvert.quantizers.methods import METHODS, Statistics
 from mnnconvert.quantizers.plan import LayerPlan
-from mnnconvert.quantizers.recipe import Recipe, Setting
+from mnnconvert.quantizers.recipe import Setting
 
 LARGEST_HALF = 65504.0
 Progress = Callable[[float], None]
 
 
-def apply_plan(layers: Iterable[LayerPlan], recipe: Recipe, progress: Progress | None = None) -> None:
+def apply_plan(layers: Iterable[LayerPlan], progress: Progress | None = None) -> None:
     """Store the weights of all layers that are to be changed, without data, and note the error of each."""
-    todo = [x for x in layers if recipe.changes_weights and not x.reason]
+    todo = [x for x in layers if x.changed]
     done: dict[tuple[Tensor | None, Setting], LayerPlan] = {}
     for i, layer in enumerate(todo):
         first = done.setdefault((layer.weight.tensor, layer.resolved), layer)

@@ -19,10 +19,14 @@ class Statistics(Protocol):
     and `correction` that of x_float x' where both runs were recorded; all float64.
     """
 
-    samples: int
-    importance: NDArray[np.float64]
-    gram: NDArray[np.float64] | None
-    correction: NDArray[np.float64] | None
+    @property
+    def samples(self) -> int: ...
+    @property
+    def importance(self) -> NDArray[np.float64]: ...
+    @property
+    def gram(self) -> NDArray[np.float64] | None: ...
+    @property
+    def correction(self) -> NDArray[np.float64] | None: ...
 
 
 class Method(Protocol):
