@@ -61,7 +61,11 @@ class ConversionReport:
             for name in ("source", "target", "framework", "source_bytes", "target_bytes", "external_bytes",
                          "nodes_before", "nodes_after", "seconds")
         }  # fmt: skip
+        from mnnconvert.quantizers.plan import total
+
+        before, after = total(self.layers)
         return plain | {
+            "weights": {"bytes_before": before, "bytes_after": after},
             "diagnostics": [d.to_dict() for d in self.diagnostics],
             "passes": [p.to_dict() for p in self.passes],
             "layers": [layer.to_dict() for layer in self.layers],
@@ -97,7 +101,9 @@ class Conversion:
         graph = self._read()
         self._rewrite(graph)
         layers = self._plan(graph, recipe)
-        if not self.options.plan:
+        if self.options.plan:
+            self._predict(layers)
+        else:
             self._check_target()
             self._float_proof(graph, recipe)
             self._quantize(graph, layers, recipe)
@@ -188,6 +194,15 @@ class Conversion:
                 f"{len(stored)} weights of '{self.source.name}' were rounded before and are rounded again",
                 "convert from the float model where you have it",
             )
+
+    def _predict(self, layers: list[LayerPlan]) -> None:
+        """Say what error the codes will make, from some rows of each weight."""
+        from mnnconvert.quantizers.apply import predict
+
+        for i, layer in enumerate(layers):
+            if layer.changed and not layer.half:
+                layer.predicted = predict(layer)
+            self.progress("estimate", (i + 1) / len(layers))
 
     def _check_target(self) -> None:
         """Find out that nothing can be written before the work, not after it."""

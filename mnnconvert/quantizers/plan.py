@@ -9,6 +9,7 @@ from typing import Any
 from mnnconvert.errors import ConversionError, Diagnostic, UsageError
 from mnnconvert.ir import CodedTensor, Graph, HalfTensor, Node, Tensor, Value
 from mnnconvert.ir.coded import fitting_block
+from mnnconvert.ir.tensor import ReshapedTensor, TransposedMatrix
 from mnnconvert.ops.gather import Gather, GatherV2
 from mnnconvert.quantizers.recipe import Recipe, Setting
 
@@ -97,10 +98,28 @@ def plan_weights(graph: Graph, recipe: Recipe) -> list[LayerPlan]:
     tables = [n for inner in graph.graphs() for n in inner.nodes if recipe.codes_weights and _reads_table(n)]
     _refuse_unmatched([*nodes, *tables], recipe)
     layers = [*(_table(node, recipe) for node in tables), *(_layer(node, recipe) for node in nodes)]
+    _note_tied(layers)
     problems = [_does_not_fit(layer) for layer in layers if layer.block < 0]
     if problems:
         raise ConversionError(problems)
     return layers
+
+
+def _note_tied(layers: Sequence[LayerPlan]) -> None:
+    """Say of tables that are also the weight of a product that the file holds them twice."""
+    products = {id(_source(x.weight.tensor)) for x in layers if not x.is_table}
+    for layer in layers:
+        if layer.is_table and layer.changed and id(_source(layer.weight.tensor)) in products:
+            layer.notes.append(
+                "a product reads this table too, and has codes of its own: MNN has no form that serves both"
+            )
+
+
+def _source(tensor: Tensor | None) -> Tensor | None:
+    """What a tensor is a view of."""
+    while isinstance(tensor, TransposedMatrix | ReshapedTensor):
+        tensor = tensor.source
+    return tensor
 
 
 def _refuse_unmatched(nodes: Sequence[Node], recipe: Recipe) -> None:
