@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,11 +12,11 @@ from mnnconvert.ir import CodedTensor, Graph, HalfTensor, Node, Tensor, Value
 from mnnconvert.ir.coded import fitting_block
 from mnnconvert.ir.tensor import ReshapedTensor, TransposedMatrix
 from mnnconvert.ops.gather import Gather, GatherV2
+from mnnconvert.ops.matmul import CONVERTED
 from mnnconvert.quantizers.recipe import Recipe, Setting
 
 TABLE_METHOD = "lsq"
 SMALL_TABLE = 250_000  # bytes of float32 up to which a table stays as it is unless a rule names it
-CONVERTED = "__matmul_converted"  # the mark of products that became convolutions
 INTERNAL = ("node", "operand", "setting", "half")
 
 
@@ -141,7 +142,11 @@ def _refuse_unmatched(nodes: Sequence[Node], recipe: Recipe) -> None:
 def names_of(node: Node) -> set[str]:
     """The names by which a rule may know a layer: its own, those in the source, and that of its weight."""
     name = node.name.removesuffix("/head").removesuffix("/tail")  # of a layer that was cut in two
-    return {node.name, name, name.removesuffix(CONVERTED), *node.origin, _weight_of(node).name}
+    sources = (name.removesuffix(CONVERTED), *node.origin)
+    weight = _weight_of(node).name
+    if CONVERTED in name:
+        weight = re.sub(r"_\d+$", "", weight)  # it could not have the name of what it was made from
+    return {node.name, name, *sources, *(f"{s}{CONVERTED}" for s in sources), weight}
 
 
 def weight_bytes(node: Node) -> int:
