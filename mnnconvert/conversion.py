@@ -294,15 +294,13 @@ class Conversion:
 
         if self.options.align_denormalized_value:
             flush_denormals(graph)
-        if not recipe.changes_weights:
-            return
-        tables = [x for x in layers if x.is_table]
+        tables, others = [x for x in layers if x.is_table], [x for x in layers if not x.is_table]
         progress = partial(self.progress, "quantize")
         apply_plan(tables, progress)
         if self.options.data is None:
-            apply_plan([x for x in layers if not x.is_table], progress)
+            apply_plan(others, progress)
         else:
-            self._calibrate(graph, [x for x in layers if not x.is_table], Path(self.options.data))
+            self._calibrate(graph, others, Path(self.options.data))
         expand_tables(graph, tables)
         if recipe.half:
             halve_constants(graph)
