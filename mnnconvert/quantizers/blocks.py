@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,12 +140,17 @@ def nearest_codes(tile: Floats, grids: Grids, form: Form) -> NDArray[np.int8]:
     if (library := kernels()) is not None:
         scale, minimum = np.ascontiguousarray(grids.scale), grids.minimum
         minimum = None if minimum is None else np.ascontiguousarray(minimum)
-        sizes = {"rows": rows, "columns": columns, "block": form.block, "lowest": form.lowest, "highest": form.highest}
-        library.call("block_codes", w=tile, scale=scale, minimum=minimum, codes=codes, **sizes)
+        arrays: dict[str, Any] = {"w": tile, "scale": scale, "minimum": minimum, "codes": codes}
+        library.call("block_codes", **arrays, **_sizes(tile, form))
         return codes
     steps = _steps(tile.reshape(-1, form.block), _by_block(grids), form)
     codes.reshape(-1, form.block)[...] = steps
     return codes
+
+
+def _sizes(tile: Floats, form: Form) -> dict[str, Any]:
+    rows, columns = tile.shape
+    return {"rows": rows, "columns": columns, "block": form.block, "lowest": form.lowest, "highest": form.highest}
 
 
 def _by_block(grids: Grids) -> Grids:
@@ -155,7 +160,7 @@ def _by_block(grids: Grids) -> Grids:
 
 def _steps(values: Floats, grids: Grids, form: Form) -> Floats:
     """Codes as float32 of values whose shape the numbers of the grids broadcast to."""
-    divisor = np.where(grids.scale != 0, grids.scale, np.float32(1))
+    divisor: Floats = np.where(grids.scale != 0, grids.scale, np.float32(1))
     if grids.minimum is None:
         steps: Floats = values / divisor
         steps += np.copysign(BELOW_HALF, steps)
@@ -171,15 +176,13 @@ def _steps(values: Floats, grids: Grids, form: Form) -> Floats:
 
 def errors(tile: Floats, grids: list[Grids], form: Form, importance: Floats) -> NDArray[np.float64]:
     """Errors [grids, rows, blocks]: sum over a block of importance [columns] x (weight - nearest point, decoded)^2."""
-    rows, columns = tile.shape
+    rows = len(tile)
     scale = np.stack([g.scale for g in grids])
     minimum = None if form.symmetric else np.stack([g.minimum for g in grids if g.minimum is not None])
     result = np.empty(scale.shape)
     if (library := kernels()) is not None:
-        sizes = {"grids": len(grids), "rows": rows, "columns": columns, "block": form.block}
-        limits = {"lowest": form.lowest, "highest": form.highest}
-        arrays = {"w": tile, "h": importance, "scale": scale, "minimum": minimum, "errors": result}
-        library.call("block_errors", **arrays, **sizes, **limits)
+        arrays: dict[str, Any] = {"w": tile, "h": importance, "scale": scale, "minimum": minimum, "errors": result}
+        library.call("block_errors", **arrays, **_sizes(tile, form), grids=len(grids))
         return result
     x, h = by_lanes(tile, form.block), lanes_of(importance, form.block, rows)
     for i, grid in enumerate(grids):

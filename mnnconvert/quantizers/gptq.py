@@ -17,7 +17,7 @@ from mnnconvert.quantizers.descent import Doubles, Lattice
 Order = Literal["activation", "natural"]
 
 METHODS = ("lsq", "gptq", "descent", "plain")
-PANEL = 128  # columns that are rounded before the rest hears of their errors
+PANEL = 32  # columns that are rounded before the rest hears of their errors; the sums are the same for any
 ROWS_AT_ONCE_ELEMENTS = 1 << 22
 
 
@@ -59,8 +59,8 @@ def quantize(
     Columns have the order of the weights' rows: channels, for convolutions channels x kernel area.
 
     1. Damping: H_d = H + `damping` mean(diag H) I, C_d likewise.
-    2. Drift: the output W F^T of the float model is the aim. Its least-squares weights on X are W C_d H_d^-1; the target
-       is W' = W + `drift` (W C_d H_d^-1 - W). All the way (1) overfits; without C nothing happens.
+    2. Drift: the output W F^T of the float model is the aim, which the weights W C_d H_d^-1 come nearest to on X. The
+       target is W' = W + `drift` (W C_d H_d^-1 - W). All the way (1) overfits; without C nothing happens.
     3. Grids: `lsq.quantize` of W' with importance diag H, rounded as they are stored. They stay where the order goes.
     4. Codes: Frantar et al., "GPTQ", 2023, in the form of Chen et al., "The Geometry of LLM Quantization", 2025: with
        H_d = V V^T, V upper triangular, and errors e_i = w_i - w^_i, column after column becomes the nearest point to

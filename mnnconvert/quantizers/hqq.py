@@ -62,8 +62,9 @@ def quantize(
 def fitted(tile: Floats, low: Floats, high: Floats, form: Form) -> Grids:
     """The grids of a tile whose blocks have the given extremes. The order of roundings is the released converter's."""
     top = np.float32(form.top)
-    inverse = 1 / np.maximum((high - low) * (1 / top), SMALLEST_SCALE)
-    scale = 1 / inverse
+    one = np.float32(1)
+    inverse = one / np.maximum((high - low) * (one / top), SMALLEST_SCALE)
+    scale = one / inverse
     zero = _zero(tile, scale, inverse, -low * inverse, form)
     minimum = np.where(low == high, low, -zero * scale)
     return Grids(nearest_half(scale), nearest_half(minimum)) if form.half else Grids(scale, minimum)
