@@ -143,8 +143,7 @@ def _solve(codes: Doubles, gradient: Doubles, hessian: Doubles, ones: Doubles, f
         right.append(_block_sums(gradient, blocks))
     diagonal = np.einsum("rii->ri", system)
     diagonal += RIDGE * diagonal + np.finfo(np.float64).tiny
-    steps: Doubles = np.linalg.solve(system, np.concatenate(right).T[:, :, None])[:, :, 0]
-    return steps
+    return np.asarray(np.linalg.solve(system, np.concatenate(right).T[:, :, None])[:, :, 0], np.float64)
 
 
 def sweep(lattice: Lattice, target: Doubles, hessian: Doubles) -> Doubles:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from mnnconvert.errors import UsageError
 from mnnconvert.ir.coded import CodedWeights
+from mnnconvert.quantizers import compiled
 from mnnconvert.quantizers.blocks import (
     BELOW_HALF,
     Coded,
@@ -20,7 +21,6 @@ from mnnconvert.quantizers.blocks import (
     tiles,
     whole,
 )
-from mnnconvert.quantizers.compiled import kernels
 
 ITERATIONS = 20
 P = np.float32(0.7)
@@ -72,7 +72,7 @@ def fitted(tile: Floats, low: Floats, high: Floats, form: Form) -> Grids:
 
 def _zero(tile: Floats, scale: Floats, inverse: Floats, zero: Floats, form: Form) -> Floats:
     """The alternation, from a first `zero` [rows, blocks]; kernels know it for residuals that do not shrink."""
-    if (library := kernels()) is None:
+    if (library := compiled.kernels()) is None:
         x = by_lanes(tile, form.block)
         return _alternate(x, scale.reshape(-1), inverse.reshape(-1), zero.reshape(-1), form.top).reshape(zero.shape)
     fitted, largest = zero.copy(), np.empty_like(zero)
@@ -88,11 +88,11 @@ def _zero(tile: Floats, scale: Floats, inverse: Floats, zero: Floats, form: Form
 
 def _alternate(columns: Floats, scale: Floats, inverse: Floats, zero: Floats, top: int) -> Floats:
     """The alternation on weights [block, count], one block per lane; the numbers are [count]."""
-    steps = columns * inverse
+    steps: Floats = columns * inverse
     for _ in range(ITERATIONS):
-        codes = np.floor(np.clip(steps + zero, 0, np.float32(top)) + BELOW_HALF)
+        codes: Floats = np.floor(np.clip(steps + zero, 0, np.float32(top)) + BELOW_HALF)
         residual = _shrink(columns - (codes - zero) * scale)
-        codes -= steps if residual is None else (columns - residual) * inverse
+        codes -= steps if residual is None else np.multiply(columns - residual, inverse)
         zero = running_sum(codes) / np.float32(len(codes))
     return zero
 

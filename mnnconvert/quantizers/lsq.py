@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir.coded import CodedWeights
-from mnnconvert.quantizers import hqq, rtn
+from mnnconvert.quantizers import compiled, hqq, rtn
 from mnnconvert.quantizers.blocks import (
     Coded,
     Floats,
@@ -26,7 +26,6 @@ from mnnconvert.quantizers.blocks import (
     tiles,
     whole,
 )
-from mnnconvert.quantizers.compiled import kernels
 
 STARTS = 8  # widths of grids, each at several places
 Doubles = NDArray[np.float64]
@@ -107,11 +106,24 @@ def best_grids(tile: Floats, importance: Floats, form: Form, row: int = 0) -> Gr
     """The grids of a tile, importance [its columns]: of all candidates the best, block by block."""
     low, high = extremes(tile, form.block, row)
     spanning = rtn.spanning(low, high, form)
-    found = [_exact(tile, low, high, spanning, form), _fitted(tile, low, high, importance, form)]
-    if not form.symmetric:
-        found.append(hqq.fitted(tile, low, high, replace(form, half=False)))
-    candidates = [spanning, *(_rounded(c, form) for c in found if c is not None)]
+    found = [] if form.symmetric else [hqq.fitted(tile, low, high, replace(form, half=False))]
+    counting = _counting(tile, importance, form.block)
+    if counting is not tile:
+        low, high = extremes(counting, form.block, row)
+    found.append(_fitted(counting, low, high, importance, form))
+    exact = _exact(counting, low, high, found[-1], form)
+    candidates = [spanning, *(_rounded(c, form) for c in [*found, *([] if exact is None else [exact])])]
     return choose(candidates, errors(tile, candidates, form, importance))
+
+
+def _counting(tile: Floats, importance: Floats, block: int) -> Floats:
+    """The tile with weights that do not count replaced by the one of their block that counts most."""
+    if importance.all():
+        return tile
+    parts = importance.reshape(-1, block)
+    most = np.argmax(parts, axis=1) + np.arange(len(parts)) * block
+    columns = np.where(parts > 0, np.arange(parts.size).reshape(parts.shape), most[:, None])
+    return np.ascontiguousarray(tile[:, columns.reshape(-1)])
 
 
 def _rounded(grids: Grids, form: Form) -> Grids:
@@ -144,10 +156,10 @@ def _exact(tile: Floats, low: Floats, high: Floats, otherwise: Grids, form: Form
 def _steps_between(x: Floats, first: Doubles, span: Doubles, most: int) -> Doubles:
     """How many steps `span` is on a grid from `first` on which all weights of a block lie; 0 where there is none.
 
-    x [blocks, block], the others [blocks]. Up to `most` steps are known, of which only the upper half is tried: what
-    lies on fewer lies on a multiple of them, too.
+    x [blocks, block], the others [blocks]. Up to `most` steps there can be, of which only the upper half is tried: what
+    lies on fewer lies on a multiple of them, too. (Half of `most` is tried for codes that go as far to both sides.)
     """
-    k = np.arange(most // 2 + 1, most + 1)
+    k = np.arange(most, max(most // 2, 1) - 1, -1)
     unit = np.divide(1, span, out=np.zeros_like(span), where=span != 0)
     share = ((x[:, 0] - first) * unit).astype(np.float32)
     blocks, which = np.nonzero(_distance(share[:, None] * k.astype(np.float32)) < ON_GRID)
@@ -156,9 +168,9 @@ def _steps_between(x: Floats, first: Doubles, span: Doubles, most: int) -> Doubl
         furthest = distance.max(axis=1)
         on = furthest < ON_GRID
         blocks, which, furthest = blocks[on], which[on], furthest[on]
-    order = np.argsort(-furthest)
+    order = np.argsort(-np.round(furthest, 3), kind="stable")
     steps = np.zeros(len(span))
-    steps[blocks[order]] = k[which[order]]  # of several, the nearest is written last
+    steps[blocks[order]] = k[which[order]]  # of several, the nearest and then the coarsest is written last
     return steps
 
 
@@ -169,15 +181,13 @@ def _distance(steps: NDArray[np.floating]) -> NDArray[np.floating]:
 
 def _fitted(tile: Floats, low: Floats, high: Floats, importance: Floats, form: Form) -> Grids:
     """The least-squares grids that the search finds, in float32 and in units of the spanning grid."""
-    unit: Floats
-    middle: Floats
     if form.symmetric:
-        middle = np.zeros_like(low)
-        unit = np.where(high >= -low, high, low) / np.float32(form.lowest)  # the largest weight gets the lowest code
+        middle: Floats = np.zeros_like(low)
+        unit: Floats = np.where(high >= -low, high, low) / np.float32(form.lowest)  # the largest gets the lowest code
         centre = np.float32(-form.lowest)
     else:
-        middle = low * np.float32(0.5) + high * np.float32(0.5)
-        unit = (high - low) / np.float32(form.top)
+        middle = np.float32(0.5) * low + np.float32(0.5) * high
+        unit = np.divide(high - low, np.float32(form.top))
         centre = np.float32(form.top / 2)
     unit = np.where(unit != 0, unit, np.float32(1))
     scale, origin = _search(tile, importance, middle, unit, starts(form), centre, form)
@@ -200,7 +210,7 @@ def _search(
 ) -> tuple[Floats, Floats]:
     """The best {scale, origin} [rows, blocks] in units of the blocks, x = (w - middle) / unit."""
     rows, columns = tile.shape
-    if (library := kernels()) is not None:
+    if (library := compiled.kernels()) is not None:
         scale, origin = np.empty((2, *unit.shape), np.float32)
         sizes: dict[str, Any] = {"rows": rows, "columns": columns, "block": form.block, "top": form.top}
         sizes |= {"symmetric": form.symmetric, "count": len(first), "rounds": ROUNDS, "centre": centre}
