@@ -183,11 +183,12 @@ def _fitted(tile: Floats, low: Floats, high: Floats, importance: Floats, form: F
     """The least-squares grids that the search finds, in float32 and in units of the spanning grid."""
     if form.symmetric:
         middle: Floats = np.zeros_like(low)
-        unit: Floats = np.where(high >= -low, high, low) / np.float32(form.lowest)  # the largest gets the lowest code
+        largest: Floats = np.where(high >= -low, high, low)  # gets the lowest code
+        unit = largest / np.float32(form.lowest)
         centre = np.float32(-form.lowest)
     else:
-        middle = np.float32(0.5) * low + np.float32(0.5) * high
-        unit = np.divide(high - low, np.float32(form.top))
+        middle = np.asarray(low * np.float32(0.5) + high * np.float32(0.5), np.float32)
+        unit = (high - low) / np.float32(form.top)
         centre = np.float32(form.top / 2)
     unit = np.where(unit != 0, unit, np.float32(1))
     scale, origin = _search(tile, importance, middle, unit, starts(form), centre, form)

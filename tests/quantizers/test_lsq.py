@@ -96,7 +96,7 @@ def test_weights_that_were_coded_are_recovered(way, bits, symmetric, half):
     first = np.array([[rng.integers(0, top - n + 1) for n in row] for row in used])
     codes = first[:, :, None] + np.floor(rng.random((8, 3, 32)) * (used[:, :, None] + 1)).astype(int)
     first = first * (symmetric or not half)  # what the block's minimum is in float16 must be the grid's
-    codes[:, :, 7], codes[:, :, 20] = first, first + used
+    codes[:, :, 7], codes[:, :, 8], codes[:, :, 20] = first, first + 1, first + used
     codes = np.clip(codes, first[:, :, None], (first + used)[:, :, None])
     scale = (rng.random((8, 3, 1)) + 0.5).astype(np.float16).astype(F)
     minimum = F(0) if symmetric else rng.standard_normal((8, 3, 1)).astype(np.float16).astype(F)
