@@ -17,6 +17,7 @@ from mnnconvert.quantizers.descent import Doubles, Lattice
 Order = Literal["activation", "natural"]
 
 METHODS = ("lsq", "gptq", "descent", "plain")
+DEAD = 1e-9  # of the mean power of the inputs: what an input counts that was never seen
 PANEL = 32  # columns that are rounded before the rest hears of their errors; the sums are the same for any
 ROWS_AT_ONCE_ELEMENTS = 1 << 22
 
@@ -106,11 +107,12 @@ def _checked(matrix: Doubles, name: str, columns: int) -> Doubles:
 
 
 def _damped(gram: Doubles, ridge: float) -> Doubles:
-    """H_d, positive on the diagonal also where an input is always 0."""
+    """H_d. An input that is always 0 hardly counts, whatever its weights are, but H_d stays positive definite."""
     hessian = gram.copy()
     diagonal = np.einsum("ii->i", hessian)
+    dead = diagonal <= 0
     diagonal += ridge
-    diagonal[diagonal <= 0] = diagonal.max(initial=0) or 1
+    diagonal[dead] = DEAD * float(diagonal.mean()) or 1
     return hessian
 
 
@@ -229,7 +231,7 @@ class _Layer:
     def _undamped(self, loss: Doubles, residual: Doubles) -> Doubles:
         """The loss with H instead of H_d."""
         extra = np.diagonal(self.hessian) - np.diagonal(self.gram)
-        return loss - extra @ residual**2
+        return np.maximum(loss - extra @ residual**2, 0)
 
 
 def _joined(parts: list[_Part]) -> CodedWeights:
