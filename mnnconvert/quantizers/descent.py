@@ -15,7 +15,7 @@ from mnnconvert.quantizers.blocks import Form
 
 Doubles = NDArray[np.float64]
 
-PANEL = 128  # columns
+PANEL = 32  # columns
 SYSTEMS_ELEMENTS = 1 << 22  # of the systems that are solved together
 RIDGE = 1e-9  # relative: blocks whose codes are all equal make the system singular
 
@@ -126,8 +126,7 @@ def _block_sums(values: Doubles, blocks: int) -> Doubles:
 
 def _solve(codes: Doubles, gradient: Doubles, hessian: Doubles, ones: Doubles, form: Form) -> Doubles:
     """The steps dp [rows, unknowns] of `refit`; `gradient` is H r, `ones` [blocks, blocks] the sums of H by blocks."""
-    columns, rows = codes.shape
-    blocks = len(ones)
+    rows, blocks = codes.shape[1], len(ones)
     unknowns = blocks if form.symmetric else 2 * blocks
     system = np.empty((rows, unknowns, unknowns))
     for b in range(blocks):
@@ -144,31 +143,31 @@ def _solve(codes: Doubles, gradient: Doubles, hessian: Doubles, ones: Doubles, f
         right.append(_block_sums(gradient, blocks))
     diagonal = np.einsum("rii->ri", system)
     diagonal += RIDGE * diagonal + np.finfo(np.float64).tiny
-    return np.linalg.solve(system, np.concatenate(right).T[:, :, None])[:, :, 0]
+    return np.asarray(np.linalg.solve(system, np.concatenate(right).T[:, :, None])[:, :, 0], np.float64)
 
 
 def sweep(lattice: Lattice, target: Doubles, hessian: Doubles) -> Doubles:
     """Give every code, column after column, the value of least loss while all others stay; returns the losses [rows].
 
     Coordinate descent (Behdin et al., "QuantEase", 2023): with the residual r = t - w^ and g = H r, column j is best at
-    the nearest point to w^_j + g_j / H_jj. No step raises the loss. g is kept up to date within a panel of columns, and
-    for the others once per panel.
+    the nearest point to w^_j + g_j / H_jj. No step raises the loss. g is kept up to date within a panel of columns; the
+    next panel gets the changes of all before it in one product.
     """
     residual = target - lattice.values()
     gradient = hessian @ residual
+    loss = np.einsum("ij,ij->j", residual, gradient)
+    change = np.zeros_like(target)
     for start in range(0, len(target), PANEL):
         panel = slice(start, start + PANEL)
-        within, inside = hessian[panel, panel], gradient[panel].copy()
-        change = np.zeros_like(inside)
+        within = hessian[panel, panel]
+        inside = gradient[panel] - hessian[panel, :start] @ change[:start]
         for j in range(len(inside)):
             column = start + j
             old = lattice.point(column, lattice.codes[column])
             codes, _ = lattice.nearest(column, old + inside[j] / within[j, j])
             delta = lattice.point(column, codes) - old
             if delta.any():
-                change[j] = delta
-                lattice.codes[column] = codes
+                change[column], lattice.codes[column] = delta, codes
+                loss += delta * (delta * within[j, j] - 2 * inside[j])
                 inside[j + 1 :] -= within[j + 1 :, j, None] * delta
-        residual[panel] -= change
-        gradient -= hessian[:, panel] @ change
-    return np.einsum("ij,ij->j", residual, gradient)
+    return loss

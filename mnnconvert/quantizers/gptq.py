@@ -17,7 +17,8 @@ from mnnconvert.quantizers.descent import Doubles, Lattice
 Order = Literal["activation", "natural"]
 
 METHODS = ("lsq", "gptq", "descent", "plain")
-PANEL = 128  # columns that are rounded before the rest hears of their errors
+DEAD = 1e-9  # of the mean power of the inputs: what an input counts that was never seen
+PANEL = 32  # columns that are rounded before the rest hears of their errors; the sums are the same for any
 ROWS_AT_ONCE_ELEMENTS = 1 << 22
 
 
@@ -59,8 +60,8 @@ def quantize(
     Columns have the order of the weights' rows: channels, for convolutions channels x kernel area.
 
     1. Damping: H_d = H + `damping` mean(diag H) I, C_d likewise.
-    2. Drift: the output W F^T of the float model is the aim. Its least-squares weights on X are W C_d H_d^-1; the target
-       is W' = W + `drift` (W C_d H_d^-1 - W). All the way (1) overfits; without C nothing happens.
+    2. Drift: the output W F^T of the float model is the aim, which the weights W C_d H_d^-1 come nearest to on X. The
+       target is W' = W + `drift` (W C_d H_d^-1 - W). All the way (1) overfits; without C nothing happens.
     3. Grids: `lsq.quantize` of W' with importance diag H, rounded as they are stored. They stay where the order goes.
     4. Codes: Frantar et al., "GPTQ", 2023, in the form of Chen et al., "The Geometry of LLM Quantization", 2025: with
        H_d = V V^T, V upper triangular, and errors e_i = w_i - w^_i, column after column becomes the nearest point to
@@ -106,11 +107,12 @@ def _checked(matrix: Doubles, name: str, columns: int) -> Doubles:
 
 
 def _damped(gram: Doubles, ridge: float) -> Doubles:
-    """H_d, positive on the diagonal also where an input is always 0."""
+    """H_d. An input that is always 0 hardly counts, whatever its weights are, but H_d stays positive definite."""
     hessian = gram.copy()
     diagonal = np.einsum("ii->i", hessian)
+    dead = diagonal <= 0
     diagonal += ridge
-    diagonal[diagonal <= 0] = diagonal.max(initial=0) or 1
+    diagonal[dead] = DEAD * float(diagonal.mean()) or 1
     return hessian
 
 
@@ -229,7 +231,7 @@ class _Layer:
     def _undamped(self, loss: Doubles, residual: Doubles) -> Doubles:
         """The loss with H instead of H_d."""
         extra = np.diagonal(self.hessian) - np.diagonal(self.gram)
-        return loss - extra @ residual**2
+        return np.maximum(loss - extra @ residual**2, 0)
 
 
 def _joined(parts: list[_Part]) -> CodedWeights:
