@@ -115,7 +115,8 @@ def test_transposed_convolutions_keep_integers_where_scales_fit_their_outputs(
 
 
 @pytest.mark.parametrize(
-    ("bits", "block", "kept"), [(4, 32, True), (4, 0, True), (8, 32, False), (3, 32, False), (4, 16, True), (4, 48, True)]
+    ("bits", "block", "kept"),
+    [(4, 32, True), (4, 0, True), (8, 32, False), (3, 32, False), (4, 16, True), (4, 48, True)],
 )
 def test_plan_of_weights_that_are_coded_already(bits, block, kept, tmp_path, rng):
     onnx.save(build("blocks", rng)[0], tmp_path / "m.onnx")

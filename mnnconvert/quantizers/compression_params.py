@@ -87,10 +87,10 @@ def is_json(path: Path) -> bool:
 def read_params(path: Path) -> list[Rule]:
     """The layers of a file as rules, one per layer by its exact name; layers that it does not list have no rule.
 
-    Bits 0 leave a layer as it is, blocks of 0 or -1 have one scale per output channel. A file with the wrong ending is recognised by its content: the released converter
-    writes JSON under every name. Raises `missing-file`, `unreadable-file`, and `bad-compression-params` for what does
-    not parse, has values out of range, prunes, or carries steps of activations or weights that MNN's own converter
-    reads and weight coding does not use.
+    Bits 0 leave a layer as it is, blocks of 0 or -1 have one scale per output channel. A file with the wrong ending is
+    recognised by its content: the released converter writes JSON under every name. Raises `missing-file`,
+    `unreadable-file`, and `bad-compression-params` for what does not parse, has values out of range, prunes, or carries
+    steps of activations or weights, which weight coding does not use.
     """
     pipeline = _parsed(path)
     problems = [p for algo in pipeline.algo for p in _refusals(algo, path)]

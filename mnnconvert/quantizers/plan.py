@@ -189,8 +189,8 @@ def _reads_table(node: Node) -> bool:
 def _table(node: Node, recipe: Recipe) -> LayerPlan:
     """What the recipe makes of a table.
 
-    8 bits have one scale and minimum per row. 4 bits have blocks as the weights, and no minimum: it would cost as much
-    as blocks of half the size, and gain less. The numbers are always float16.
+    8 bits have one scale and minimum per row. 4 bits have blocks as the weights, and no minimum: scales of blocks of 32
+    err as much as scales and minima of blocks of 64, which take as many bytes. The numbers are always float16.
     """
     size, tensor = weight_bytes(node), node.inputs[0].tensor
     layer = LayerPlan(node.name, "Gather", node, 0, bytes_before=size, bytes_after=size)

@@ -1,6 +1,9 @@
 """Recipes: rules per layer, TOML files and the command line; excluded layers, and rules that fit nothing."""
 
 import json
+import re
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,7 +17,7 @@ from mnnconvert.cli.main import main
 from mnnconvert.errors import UsageError
 from mnnconvert.ir import CodedTensor
 from mnnconvert.quantizers.recipe import METHODS, Recipe, Rule, Setting
-from mnnconvert.quantizers.recipe_file import read_recipe, rule_from, write_recipe
+from mnnconvert.quantizers.recipe_file import RULE, read_recipe, recipe_from, rule_from, write_recipe
 from mnnconvert.schema.reader import read_model
 
 RNG = np.random.default_rng(5)
@@ -225,6 +228,14 @@ def test_recipes_read_back_as_they_were_written(bits, rules, embedding, tmp_path
     path = tmp_path_factory.mktemp("r") / "r.toml"
     path.write_text(write_recipe(recipe, ["a layer"]), encoding="utf-8")
     assert read_recipe(path, Setting()) == recipe
+
+
+def test_the_recipe_of_the_page_is_one():
+    page = (Path(__file__).parents[2] / "docs/quantization.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    recipe = recipe_from(tomllib.loads(text), Setting(), "the page")
+    assert len(recipe.rules) == 3 and recipe.embedding == 8
+    assert all(key in page for key in (*RULE, "embedding"))
 
 
 def test_the_report_says_everything_as_json(source, tmp_path, capsys):
