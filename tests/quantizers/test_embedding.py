@@ -3,11 +3,13 @@
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from onnx_cases import model
 
 import mnnconvert
 from mnnconvert.cli.main import main
 from mnnconvert.schema.reader import read_model
+from mnnconvert.verify.engines import OnnxRuntimeEngine
 from mnnconvert.verify.mnn_engine import MnnEngine
 
 RNG = np.random.default_rng(7)
@@ -143,3 +145,35 @@ def test_codes_of_the_source_are_kept(tmp_path):
     assert report.target_bytes < 1.2 * ROWS * COLUMNS
     stored = [v.tensor.numpy() for v in read_model(tmp_path / "m.mnn").constants() if v.dtype == np.uint8]
     np.testing.assert_array_equal(stored[0], codes)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "bits", "columns"),
+    [("UINT8", 4, 96), ("UINT8", 8, 96), ("UINT4", 4, 96), ("INT4", 4, 96), ("UINT8", 4, 88)],
+)
+def test_tables_in_blocks_of_codes(kind, bits, columns, zeros, tmp_path):
+    """The contrib operator that quantized language models use; a last block that is not full becomes floats."""
+    blocks, pack = -(-columns // 32), 2 if kind == "UINT8" and bits == 4 else 1
+    low, high = (-8, 8) if kind == "INT4" else (0, 16) if kind == "UINT4" else (0, 256)
+    data = RNG.integers(low, high, (ROWS, columns // pack))
+    zero = RNG.integers(low, high, (ROWS, -(-blocks // pack)))
+    parts = [("t", data), ("z", zero)][: 1 + zeros]
+    tensors = [helper.make_tensor(n, getattr(TensorProto, kind), a.shape, a.reshape(-1).tolist()) for n, a in parts]
+    scale = RNG.uniform(0.01, 0.02, (ROWS, blocks)).astype(np.float32)
+    node = helper.make_node(
+        "GatherBlockQuantized", ["t", "i", "s", "z"][: 3 + zeros], ["y"], "look up", domain="com.microsoft",
+        bits=bits, block_size=32, quantize_axis=1,
+    )  # fmt: skip
+    i, y = (helper.make_tensor_value_info(*x) for x in (("i", TensorProto.INT64, [4]), ("y", TensorProto.FLOAT, None)))
+    graph = helper.make_graph([node], "g", [i], [y], [*tensors, numpy_helper.from_array(scale, "s")])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "m.onnx")
+    feeds = {"i": np.array([4, 0, 1199, -1])}
+    want = OnnxRuntimeEngine(tmp_path / "m.onnx").run(feeds)["y"]
+    report = mnnconvert.convert(tmp_path / "m.onnx", tmp_path / "m.mnn", verify="always")
+    np.testing.assert_allclose(outputs(tmp_path / "m.mnn", feeds, want), want, rtol=1e-5, atol=1e-5)
+    kept = columns % 32 == 0
+    assert (report.target_bytes < 1.1 * ROWS * columns * bits / 8 + ROWS * blocks * 8 + 4000) == kept
+    again = mnnconvert.convert(tmp_path / "m.onnx", tmp_path / "m.mnn", weight_bits=bits, weight_block=32)
+    assert (again.layers[0].reason == "coded in the source already") == kept
