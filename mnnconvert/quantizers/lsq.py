@@ -165,7 +165,7 @@ def _steps_between(x: Floats, first: Doubles, span: Doubles, most: int) -> Doubl
     for column in {0, x.shape[1] // 2}:  # two weights tell most grids apart
         share = ((x[:, column] - first) * unit).astype(np.float32)
         near &= _distance(share[:, None] * k.astype(np.float32)) < ON_GRID
-    blocks, which = np.nonzero(near)
+    blocks, which = np.divmod(np.flatnonzero(near), len(k))
     for columns in (PROBE, x.shape[1]):  # a few more the rest
         distance = _distance((x[blocks, :columns] - first[blocks, None]) * (k[which] * unit[blocks])[:, None])
         furthest = distance.max(axis=1)
