@@ -77,7 +77,7 @@ def compensation(runs: int) -> None:
     weights, gram = layer_with_inputs(576, 1536)
     alone = seconds(lambda: gptq.quantize(weights, gram, 4, 64, rounds=0, sweeps=0), runs)
     whole = seconds(lambda: gptq.quantize(weights, gram, 4, 64), runs)
-    print(f"gptq of 576 x 1536, 4 bits, block 64: {alone:.2f} s, with refit and two sweeps {whole:.2f} s")
+    print(f"gptq of 576 x 1536, 4 bits, block 64: {alone:.2f} s, with refits and sweeps {whole:.2f} s")
 
 
 def large_layer() -> Path:

@@ -161,9 +161,12 @@ def _steps_between(x: Floats, first: Doubles, span: Doubles, most: int) -> Doubl
     """
     k = np.arange(most, max(most // 2, 1) - 1, -1)
     unit = np.divide(1, span, out=np.zeros_like(span), where=span != 0)
-    share = ((x[:, 0] - first) * unit).astype(np.float32)
-    blocks, which = np.nonzero(_distance(share[:, None] * k.astype(np.float32)) < ON_GRID)
-    for columns in (PROBE, x.shape[1]):  # one weight tells most grids apart, a few more the rest
+    near = np.ones((len(x), len(k)), bool)
+    for column in {0, x.shape[1] // 2}:  # two weights tell most grids apart
+        share = ((x[:, column] - first) * unit).astype(np.float32)
+        near &= _distance(share[:, None] * k.astype(np.float32)) < ON_GRID
+    blocks, which = np.divmod(np.flatnonzero(near), len(k))
+    for columns in (PROBE, x.shape[1]):  # a few more the rest
         distance = _distance((x[blocks, :columns] - first[blocks, None]) * (k[which] * unit[blocks])[:, None])
         furthest = distance.max(axis=1)
         on = furthest < ON_GRID
@@ -175,8 +178,9 @@ def _steps_between(x: Floats, first: Doubles, span: Doubles, most: int) -> Doubl
 
 
 def _distance(steps: NDArray[np.floating]) -> NDArray[np.floating]:
-    """From the nearest point of a grid, both in steps."""
-    return np.abs(steps - np.rint(steps))
+    """From the nearest point of a grid, both in steps; in place."""
+    steps -= np.rint(steps)
+    return np.abs(steps, out=steps)
 
 
 def _fitted(tile: Floats, low: Floats, high: Floats, importance: Floats, form: Form) -> Grids:
