@@ -25,6 +25,7 @@ Run = Callable[[Arrays], Arrays]
 Prepare = Callable[[Graph], Run]
 """Makes a graph ready to run: the runner takes its inputs by name and returns its outputs by name."""
 Progress = Callable[[float], None]
+Visit = Callable[[Sequence[LayerPlan], "Seen | None"], None]
 
 FLOAT, CODED = "float", "coded"
 FEWEST_ROWS = 4  # a layer that saw fewer rows than columns / 4 tells too little for error compensation
@@ -51,6 +52,19 @@ def calibrate(
     """
     with ActivationStore(limit) as store:
         _Calibration(graph, layers, samples, prepare, store).run(progress or (lambda fraction: None))
+
+
+def observe(
+    graph: Graph,
+    layers: Sequence[LayerPlan],
+    samples: Sequence[Arrays],
+    prepare: Prepare,
+    visit: Visit,
+    limit: int = KEPT_BYTES,
+) -> None:
+    """Tell `visit` what the layers see in the float model; those that read the same rows together. Nothing is coded."""
+    with ActivationStore(limit) as store:
+        _Observation(graph, layers, samples, prepare, store, visit).run(lambda fraction: None)
 
 
 @dataclass
@@ -83,6 +97,7 @@ class _Calibration:
         self.original: dict[Node, Tensor] = {}
         self.done: dict[tuple[Tensor, Setting], LayerPlan] = {}
         self.depth = _depths(graph, set(self.plans))
+        self.gram = True
         self.both_paths = any(x.setting.method == "gptq" for x in self.plans.values())
 
     def run(self, progress: Progress) -> None:
@@ -94,14 +109,15 @@ class _Calibration:
         for stage in stages:
             self._run_stage(stage)
             for group in _by_input(stage.layers):
-                statistics = self._statistics(group)
-                for layer in group:
-                    self._code(layer, statistics)
-                    coded += 1
-                    progress(coded / total)
+                self._visit(group, self._statistics(group))
+                coded += len(group)
+                progress(coded / total)
             self._drop(stage)
-        for layer in self.inner:
-            self._code(layer, None)
+        self._visit(self.inner, None)
+
+    def _visit(self, group: Sequence[LayerPlan], seen: Seen | None) -> None:
+        for layer in group:
+            self._code(layer, seen)
 
     def _run_stage(self, stage: _Stage) -> None:
         if not stage.nodes:
@@ -125,15 +141,15 @@ class _Calibration:
     def _only(self, value: Value) -> str:
         return CODED if self.depth[value] else FLOAT
 
-    def _statistics(self, group: Sequence[LayerPlan]) -> _Seen | None:
+    def _statistics(self, group: Sequence[LayerPlan]) -> Seen | None:
         """What the layers of a group, which read the same rows, see; None when nothing can be said."""
         node = group[0].node
         if not is_measurable(node):
             return None
-        methods = {x.setting.method for x in group if not x.half}
-        value, columns = node.inputs[0], group[0].columns
-        cross = "gptq" in methods and self.depth[value] > 0
-        moments, kept = Moments(columns, "gptq" in methods, cross), _Rows(len(self.samples))
+        gram = self.gram and any(x.setting.method == "gptq" for x in group if not x.half)
+        value = node.inputs[0]
+        cross = gram and self.depth[value] > 0
+        moments, kept = Moments(group[0].columns, gram, cross), _Rows(len(self.samples))
         for i in range(len(self.samples)):
             coded = layer_rows(node, self._read(i, value, CODED))
             if not cross:
@@ -144,9 +160,9 @@ class _Calibration:
             for rows, exact in zip(coded, layer_rows(node, self._read(i, value, FLOAT)), strict=True):
                 moments.add(rows, exact)
                 kept.add(rows, exact)
-        return _Seen(moments.statistics(), *kept.arrays()) if kept.count else None
+        return Seen(moments.statistics(), *kept.arrays()) if kept.count else None
 
-    def _code(self, layer: LayerPlan, seen: _Seen | None) -> None:
+    def _code(self, layer: LayerPlan, seen: Seen | None) -> None:
         source = layer.weight.tensor
         assert source is not None
         self.original[layer.node] = source
@@ -159,7 +175,7 @@ class _Calibration:
         if seen is not None:
             _measure(layer, source, seen)
 
-    def _usable(self, layer: LayerPlan, seen: _Seen | None) -> Statistics | None:
+    def _usable(self, layer: LayerPlan, seen: Seen | None) -> Statistics | None:
         """The statistics, where there are enough; else another method takes the place of one that needs more."""
         needs = layer.setting.method if not layer.half and layer.setting.method in WITH_DATA else ""
         if not needs:
@@ -186,8 +202,27 @@ class _Calibration:
                         self.store.drop((i, value, path))
 
 
+class _Observation(_Calibration):
+    """The walk of a calibration with float weights only, for whoever wants to see what layers see."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        layers: Sequence[LayerPlan],
+        samples: Sequence[Arrays],
+        prepare: Prepare,
+        store: ActivationStore,
+        visit: Visit,
+    ):
+        super().__init__(graph, layers, samples, prepare, store)
+        self.both_paths, self.gram, self._tell = False, False, visit
+
+    def _visit(self, group: Sequence[LayerPlan], seen: Seen | None) -> None:
+        self._tell(group, seen)
+
+
 @dataclass(frozen=True)
-class _Seen:
+class Seen:
     """Statistics of the inputs of a layer, and some rows of the coded and of the float model."""
 
     statistics: Statistics
@@ -223,7 +258,7 @@ def _fall_back(layer: LayerPlan) -> None:
         layer.method = "lsq"
 
 
-def _measure(layer: LayerPlan, source: Tensor, seen: _Seen) -> None:
+def _measure(layer: LayerPlan, source: Tensor, seen: Seen) -> None:
     """Error of the outputs W^ x^ of a layer against those of the float model, W x."""
     assert layer.weight.tensor is not None
     exact = seen.exact @ source.numpy().reshape(layer.rows, -1).T
