@@ -84,6 +84,7 @@ class Conversion:
         self.framework = options.framework or guess_framework(self.source)
         self.report = ConversionReport(str(self.source), options.mnn_model, self.framework)
         self.recipe: Recipe  # read before the model is
+        self._found_params = False  # whether the compression file was there before
         self._engine: Engine | None = None  # of the source, opened once for both proofs
 
     def run(self) -> ConversionReport:
@@ -97,6 +98,8 @@ class Conversion:
     def _convert(self) -> None:
         from mnnconvert.weights import recipe_of
 
+        params = self.options.compression_params_file
+        self._found_params = params is not None and Path(params).exists()
         recipe = self.recipe = recipe_of(self.options)
         graph = self._read()
         self._rewrite(graph)
@@ -208,10 +211,19 @@ class Conversion:
         """Find out that nothing can be written before the work, not after it."""
         from mnnconvert.schema.files import refuse_same, staged
 
-        target = Path(self.options.mnn_model or "")
-        refuse_same(self.source, target)
-        with staged(target):
-            pass
+        targets = [Path(self.options.mnn_model or ""), *self._recipe_files()]
+        if len({t.resolve() for t in targets}) < len(targets):
+            raise UsageError.of("contradictory-options", f"two files would be written as '{targets[-1]}'")
+        for target in targets:
+            refuse_same(self.source, target)
+            with staged(target):
+                pass
+
+    def _recipe_files(self) -> list[Path]:
+        """What is written beside the model: the recipe, and the compression file where it does not exist yet."""
+        recipe, params = self.options.save_recipe, self.options.compression_params_file
+        made = [] if params is None or self._found_params else [Path(params)]
+        return made if recipe is None else [*made, Path(recipe)]
 
     def _float_proof(self, graph: Graph, recipe: Recipe) -> None:
         """With quantized weights, the float graph is what has to agree with the source."""
@@ -315,12 +327,12 @@ class Conversion:
     def _save_recipe(self) -> None:
         from mnnconvert.weights import save_params, save_recipe
 
-        options = self.options
-        if options.save_recipe is not None:
-            save_recipe(self.recipe, self.report.layers, Path(options.save_recipe))
-        params = options.compression_params_file
-        if params is not None and not Path(params).exists():
-            save_params(self.report.layers, Path(params))
+        params = self.options.compression_params_file
+        for path in self._recipe_files():
+            if params is not None and path == Path(params):
+                save_params(self.report.layers, path)
+            else:
+                save_recipe(self.recipe, self.report.layers, path)
 
     def _write(self, graph: Graph) -> None:
         from mnnconvert.schema.files import staged

@@ -276,3 +276,14 @@ def test_hqq_has_two_spellings(source, tmp_path):
     convert(source, tmp_path / "a.mnn", weight_bits=4, hqq=True)
     convert(source, tmp_path / "b.mnn", weight_bits=4, quant_method="hqq")
     assert (tmp_path / "a.mnn").read_bytes() == (tmp_path / "b.mnn").read_bytes()
+
+
+def test_files_that_cannot_be_written_are_found_out_before_any_work(source, tmp_path, capsys):
+    target = tmp_path / "m.mnn"
+    words = ["--modelFile", str(source), "--MNNModel", str(target), "--weightQuantBits", "4", "--verify", "never"]
+    for flag in ("--saveRecipe", "--compressionParamsFile"):
+        assert main([*words, flag, str(tmp_path / "no" / "r")]) == 1
+        assert "unwritable-output" in capsys.readouterr().err
+        assert main([*words, flag, str(target)]) == 2
+    assert main([*words, "--saveRecipe", str(source)]) == 2
+    assert not target.exists()
