@@ -7,6 +7,8 @@ import sys
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx_cases import model
 
 import mnnconvert
@@ -135,6 +137,32 @@ def test_names_with_wildcards_are_taken_as_they_are(tmp_path):
     (rule,) = read_params(tmp_path / "p.json")
     assert rule.fits({"a[0]*"}, {"Convolution"}, 4) and not rule.fits({"a0x"}, {"Convolution"}, 4)
     assert isinstance(rule, Rule)
+
+
+valid = [
+    json.dumps(params(entry("y", 4, 32), entry("c", 0))).encode(),
+    b"\n\x053.6.1\x12\n\x08\x00\x12\x06\"\x04\x12\x02\n\x00",
+]
+    json.dumps(params(entry("y", 4, 32), entry("c", 0))).encode(),
+    b'\n\x053.6.1\x12\n\x08\x00\x12\x06"\x04\x12\x02\n\x00',
+]
+
+
+@given(
+    base=st.sampled_from(valid),
+    cut=st.integers(0, 200),
+    more=st.binary(max_size=20),
+    name=st.sampled_from(["p.json", "p.bin"]),
+)
+def test_no_file_makes_it_crash(base, cut, more, name, tmp_path_factory):
+    path = tmp_path_factory.mktemp("p") / name
+    path.write_bytes(base[:cut] + more + base[cut + len(more) :])
+    try:
+        rules = read_params(path)
+    except ConversionError as error:
+        assert {d.reference for d in error.diagnostics} == {"bad-compression-params"}
+    else:
+        assert all(isinstance(r, Rule) for r in rules)
 
 
 @pytest.mark.mnn

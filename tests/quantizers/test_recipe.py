@@ -182,6 +182,20 @@ def test_bad_recipe_files_are_named(text, mentions, tmp_path):
     assert mentions in str(caught.value) and "r.toml" in str(caught.value)
 
 
+PIECES = ("[default]", "[[rule]]", "bits = 4", "block = -3", "name = 'a'", "skip = true", "regex = '('", "embedding = 8",
+          "x.y = 1", "bits = [", "rule = {}", "method = 'hqq'", "symmetric = true")  # fmt: skip
+
+
+@given(lines=st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=6))
+def test_no_recipe_file_makes_it_crash(lines, tmp_path_factory):
+    path = tmp_path_factory.mktemp("r") / "r.toml"
+    path.write_text("\n".join(lines), encoding="utf-8", errors="surrogatepass")
+    try:
+        assert isinstance(read_recipe(path, Setting()), Recipe)
+    except UsageError as error:
+        assert {d.reference for d in error.diagnostics} == {"bad-recipe"}
+
+
 def test_a_recipe_file_that_is_missing_or_idle_is_named(source, tmp_path, capsys):
     words = ["--modelFile", str(source), "--MNNModel", str(tmp_path / "m.mnn"), "--recipe", str(tmp_path / "r.toml")]
     assert main(words) == 1 and "missing-file" in capsys.readouterr().err
