@@ -88,11 +88,13 @@ def test_the_order_of_the_columns_does_not_matter():
     weights, x = layer(4)
     rng = np.random.default_rng(0)
     new = np.concatenate([b * 32 + rng.permutation(32) for b in rng.permutation(3)])
-    one, _ = gptq.quantize(weights, gram(x), 4, 32)
-    other, _ = gptq.quantize(weights[:, new], gram(x[:, new]), 4, 32)
-    difference = np.abs(one.decode()[:, new] - other.decode())
-    assert (difference > 1e-6).mean() < 0.05  # sums have another order: some ties fall differently
-    assert loss(other, weights[:, new], gram(x[:, new])) == pytest.approx(loss(one, weights, gram(x)), rel=1e-2)
+    for options in ({"rounds": 0, "sweeps": 0}, {}):
+        one, _ = gptq.quantize(weights, gram(x), 4, 32, **options)
+        other, _ = gptq.quantize(weights[:, new], gram(x[:, new]), 4, 32, **options)
+        assert loss(other, weights[:, new], gram(x[:, new])) == pytest.approx(loss(one, weights, gram(x)), rel=0.02)
+        if options:  # a sweep takes columns as they lie
+            difference = np.abs(one.decode()[:, new] - other.decode())
+            assert (difference > 1e-6).mean() < 0.02  # sums have another order: some ties fall differently
 
 
 @pytest.mark.parametrize("half", [False, True])
