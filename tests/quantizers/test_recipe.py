@@ -182,7 +182,7 @@ def test_bad_recipe_files_are_named(text, mentions, tmp_path):
     assert mentions in str(caught.value) and "r.toml" in str(caught.value)
 
 
-PIECES = ("[default]", "[[rule]]", "bits = 4", "block = -3", "name = 'a'", "skip = true", "regex = '('", "embedding = 8",
+PIECES = ("[default]", "[[rule]]", "bits = 4", "block = -3", "name = 'a'", "skip = true", "regex = '('", "block = 8",
           "x.y = 1", "bits = [", "rule = {}", "method = 'hqq'", "symmetric = true")  # fmt: skip
 
 
