@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,11 @@ class ConversionReport:
             for name in ("source", "target", "framework", "source_bytes", "target_bytes", "external_bytes",
                          "nodes_before", "nodes_after", "seconds")
         }  # fmt: skip
+        from mnnconvert.quantizers.plan import total
+
+        before, after = total(self.layers)
         return plain | {
+            "weights": {"bytes_before": before, "bytes_after": after},
             "diagnostics": [d.to_dict() for d in self.diagnostics],
             "passes": [p.to_dict() for p in self.passes],
             "layers": [layer.to_dict() for layer in self.layers],
@@ -78,6 +83,8 @@ class Conversion:
         self.source = Path(options.model_file or "")
         self.framework = options.framework or guess_framework(self.source)
         self.report = ConversionReport(str(self.source), options.mnn_model, self.framework)
+        self.recipe: Recipe  # read before the model is
+        self._found_params = False  # whether the compression file was there before
         self._engine: Engine | None = None  # of the source, opened once for both proofs
 
     def run(self) -> ConversionReport:
@@ -89,15 +96,22 @@ class Conversion:
         return self.report
 
     def _convert(self) -> None:
+        from mnnconvert.weights import recipe_of
+
+        params = self.options.compression_params_file
+        self._found_params = params is not None and Path(params).exists()
+        recipe = self.recipe = recipe_of(self.options)
         graph = self._read()
         self._rewrite(graph)
-        recipe = recipe_of(self.options)
         layers = self._plan(graph, recipe)
-        if not self.options.plan:
+        if self.options.plan:
+            self._predict(layers)
+        else:
             self._check_target()
             self._float_proof(graph, recipe)
             self._quantize(graph, layers, recipe)
             self._write(graph)
+            self._save_recipe()
 
     def note(self, reference: str, message: str, hint: str = "") -> None:
         self.report.diagnostics.append(Diagnostic(reference, message, hint=hint))
@@ -133,13 +147,15 @@ class Conversion:
         from mnnconvert.passes.pipeline import run_pipeline
 
         self.progress("rewrite", 0.0)
+        from mnnconvert.weights import blocks_of
+
         names = ("convert_matmul_to_conv", "use_gelu_approximation")
         self.report.passes = run_pipeline(
             graph,
             level=self.options.optimize_level,
             target=self.options.target,
             disabled=self.options.disable_pass,
-            options={n: getattr(self.options, n) for n in names} | {"block": self.options.weight_quant_block},
+            options={n: getattr(self.options, n) for n in names} | {"block": blocks_of(self.recipe)},
             hook=self._after_pass if self.options.dump_pass or self.options.debug else None,
         )
         self.report.nodes_after = sum(len(g.nodes) for g in graph.graphs())
@@ -159,21 +175,21 @@ class Conversion:
         from mnnconvert.quantizers.plan import plan_weights
 
         self.report.layers = plan_weights(graph, recipe)
-        self._note_rounded_twice(recipe)
-        if recipe.block:
-            smaller = [x for x in self.report.layers if x.block_channels not in (0, recipe.block)]
-            if smaller:
-                self.note(
-                    "smaller-block",
-                    f"{len(smaller)} layers have channels that {recipe.block} does not divide: they have the largest "
-                    "block below it that does, with scales in half precision",
-                )
+        self._note_rounded_twice()
+        smaller = [x for x in self.report.layers if x.changed and x.block_channels not in (0, x.setting.block)]
+        if smaller:
+            sizes = ", ".join(sorted({str(x.setting.block) for x in smaller}))
+            self.note(
+                "smaller-block",
+                f"{len(smaller)} layers have channels that {sizes} does not divide: they have the largest "
+                "block below it that does, with scales in half precision",
+            )
         return self.report.layers
 
-    def _note_rounded_twice(self, recipe: Recipe) -> None:
+    def _note_rounded_twice(self) -> None:
         from mnnconvert.ir import CodedTensor, HalfTensor
 
-        tensors = [x.weight.tensor for x in self.report.layers if recipe.bits and not x.reason]
+        tensors = [x.weight.tensor for x in self.report.layers if x.changed and not x.half]
         stored = {id(t) for t in tensors if isinstance(t, CodedTensor | HalfTensor)}
         if stored:
             self.note(
@@ -182,14 +198,32 @@ class Conversion:
                 "convert from the float model where you have it",
             )
 
+    def _predict(self, layers: list[LayerPlan]) -> None:
+        """Say what error the codes will make, from some rows of each weight."""
+        from mnnconvert.quantizers.apply import predict
+
+        for i, layer in enumerate(layers):
+            if layer.changed and not layer.half:
+                layer.predicted = predict(layer)
+            self.progress("estimate", (i + 1) / len(layers))
+
     def _check_target(self) -> None:
         """Find out that nothing can be written before the work, not after it."""
         from mnnconvert.schema.files import refuse_same, staged
 
-        target = Path(self.options.mnn_model or "")
-        refuse_same(self.source, target)
-        with staged(target):
-            pass
+        targets = [Path(self.options.mnn_model or ""), *self._recipe_files()]
+        if len({t.resolve() for t in targets}) < len(targets):
+            raise UsageError.of("contradictory-options", f"two files would be written as '{targets[-1]}'")
+        for target in targets:
+            refuse_same(self.source, target)
+            with staged(target):
+                pass
+
+    def _recipe_files(self) -> list[Path]:
+        """What is written beside the model: the recipe, and the compression file where it does not exist yet."""
+        recipe, params = self.options.save_recipe, self.options.compression_params_file
+        made = [] if params is None or self._found_params else [Path(params)]
+        return made if recipe is None else [*made, Path(recipe)]
 
     def _float_proof(self, graph: Graph, recipe: Recipe) -> None:
         """With quantized weights, the float graph is what has to agree with the source."""
@@ -268,14 +302,37 @@ class Conversion:
 
     def _quantize(self, graph: Graph, layers: list[LayerPlan], recipe: Recipe) -> None:
         from mnnconvert.quantizers.apply import apply_plan, flush_denormals, halve_constants
+        from mnnconvert.quantizers.embedding import expand_tables
 
         if self.options.align_denormalized_value:
             flush_denormals(graph)
-        if not recipe.changes_weights:
-            return
-        apply_plan(layers, recipe, lambda fraction: self.progress("quantize", fraction))
+        tables, others = [x for x in layers if x.is_table], [x for x in layers if not x.is_table]
+        progress = partial(self.progress, "quantize")
+        apply_plan(tables, progress)
+        if self.options.data is None:
+            apply_plan(others, progress)
+        else:
+            self._calibrate(graph, others, Path(self.options.data))
+        expand_tables(graph, tables)
         if recipe.half:
             halve_constants(graph)
+
+    def _calibrate(self, graph: Graph, layers: list[LayerPlan], data: Path) -> None:
+        """Code layer after layer with the inputs that the data bring them."""
+        from mnnconvert.quantizers.calibrate import calibrate
+        from mnnconvert.weights import prepare, read_samples
+
+        calibrate(graph, layers, read_samples(data, graph), prepare, partial(self.progress, "calibrate"))
+
+    def _save_recipe(self) -> None:
+        from mnnconvert.weights import save_params, save_recipe
+
+        params = self.options.compression_params_file
+        for path in self._recipe_files():
+            if params is not None and path == Path(params):
+                save_params(self.report.layers, path)
+            else:
+                save_recipe(self.recipe, self.report.layers, path)
 
     def _write(self, graph: Graph) -> None:
         from mnnconvert.schema.files import staged
@@ -305,7 +362,7 @@ class Conversion:
         from mnnconvert.verify.verification import verify_engines
 
         self.progress("verify", 0.5)
-        quantized = recipe_of(self.options).changes_weights
+        quantized = self.recipe.changes_weights
         tolerance = Tolerance(ANY_ERROR if quantized else self.options.tolerance)
         candidate = SessionEngine(load(path))
         feeds = choose_feeds(reference, candidate, self.options.inputs, self.options.seed)
@@ -347,20 +404,6 @@ def _without_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def recipe_of(options: ConversionOptions) -> Recipe:
-    """What the options ask of the weights."""
-    from mnnconvert.quantizers.recipe import Recipe
-
-    return Recipe(
-        bits=options.weight_quant_bits,
-        block=options.weight_quant_block,
-        symmetric=not options.weight_quant_asymmetric,
-        method="hqq" if options.hqq else "rtn",
-        half_scales=options.weight_quant_scale_bit == 16,
-        half=options.fp16,
-    )
 
 
 def guess_framework(path: Path) -> str:

@@ -7,69 +7,111 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from mnnconvert.errors import MnnConvertError
-from mnnconvert.ir import F16, ArrayTensor, CodedTensor, CodedWeights, Graph, HalfTensor, LazyTensor, Tensor
+from mnnconvert.ir import F16, ArrayTensor, CodedTensor, CodedWeights, Graph, HalfTensor, LazyTensor, Tensor, Value
 from mnnconvert.ir.tensor import row_blocks
-from mnnconvert.quantizers import hqq, rtn
+from mnnconvert.quantizers.methods import METHODS, Statistics
 from mnnconvert.quantizers.plan import LayerPlan
-from mnnconvert.quantizers.recipe import Recipe
+from mnnconvert.quantizers.recipe import Setting
 
-METHODS = {"rtn": rtn.quantize, "hqq": hqq.quantize}
 LARGEST_HALF = 65504.0
+SAMPLED_ROWS = 64
+SAMPLED_ELEMENTS = 1 << 18
 Progress = Callable[[float], None]
 
 
-def apply_plan(layers: Iterable[LayerPlan], recipe: Recipe, progress: Progress | None = None) -> None:
-    """Code the weights of all layers that are to be coded, and note the error of each."""
-    todo = [x for x in layers if recipe.changes_weights and not x.reason]
-    done: dict[int, tuple[Tensor, LayerPlan]] = {}
+def apply_plan(layers: Iterable[LayerPlan], progress: Progress | None = None) -> None:
+    """Store the weights of all layers that are to be changed, without data, and note the error of each."""
+    todo = [x for x in layers if x.changed]
+    done: dict[tuple[Tensor | None, Setting], LayerPlan] = {}
     for i, layer in enumerate(todo):
-        source = layer.weight.tensor
-        assert source is not None
-        if id(source) in done:
-            layer.weight.tensor, first = done[id(source)]
-            layer.error = first.error
+        first = done.setdefault((layer.weight.tensor, layer.resolved), layer)
+        if first is layer:
+            code_layer(layer)
         else:
-            _apply(layer, source, recipe)
-            assert layer.weight.tensor is not None
-            done[id(source)] = layer.weight.tensor, layer
-            done[id(layer.weight.tensor)] = done[id(source)]
+            share(first, layer)
         if progress is not None:
             progress((i + 1) / len(todo))
 
 
-def _apply(layer: LayerPlan, source: Tensor, recipe: Recipe) -> None:
+def share(first: LayerPlan, other: LayerPlan) -> None:
+    """Let a layer whose weight was that of `first` have its codes."""
+    assert first.weight.tensor is not None
+    _store(other, first.weight.tensor)
+    other.error, other.weighted_error = first.error, first.weighted_error
+
+
+def _store(layer: LayerPlan, tensor: Tensor) -> None:
+    """Give a layer its new weight; who else reads the old one keeps it."""
+    old = layer.weight
+    if old.users == [layer.node]:
+        old.tensor = tensor
+    else:
+        layer.node.replace_input(layer.operand, Value(f"{old.name}/{layer.name}", old.spec, tensor))
+
+
+def code_layer(layer: LayerPlan, statistics: Statistics | None = None) -> None:
+    """Replace the weight of one layer by what its plan says, and note the error that this makes."""
+    source = layer.weight.tensor
+    assert source is not None
     try:
-        if recipe.half:
-            layer.weight.tensor = half(source, layer.name)
+        if layer.half:
+            _store(layer, half(source))
             return
-        coded, layer.error = _code(layer, source, recipe)
+        coded, layer.error = _code(layer, source, statistics)
     except MnnConvertError as error:
         for diagnostic in error.diagnostics:
             diagnostic.context.setdefault("layer", layer.name)
         raise
-    layer.weight.tensor = CodedTensor(coded, tuple(source.shape))
+    _store(layer, CodedTensor(coded, tuple(source.shape)))
 
 
-def _code(layer: LayerPlan, source: Tensor, recipe: Recipe) -> tuple[CodedWeights, float]:
+def _code(layer: LayerPlan, source: Tensor, statistics: Statistics | None) -> tuple[CodedWeights, float]:
     """Block of rows by block of rows; the relative root mean square error of the whole."""
     codes = np.empty((layer.rows, layer.columns), np.int8)
     scales, minima = [], []
-    start, noise, power = 0, 0.0, 0.0
+    start, error = 0, _Error()
+    method, setting = METHODS[layer.setting.method], layer.resolved
     for rows in row_blocks(source, layer.rows):
-        part = METHODS[recipe.method](rows, recipe.bits, layer.block, recipe.symmetric, layer.half_scales)
+        part = method(rows, setting, statistics)
         codes[start : start + len(rows)] = part.codes
         scales.append(part.scale)
         minima.append(part.minimum)
-        difference = (part.decode() - rows).reshape(-1)
-        flat = np.ascontiguousarray(rows).reshape(-1)
-        noise, power = noise + float(np.vdot(difference, difference)), power + float(np.vdot(flat, flat))
+        error.add(part, rows)
         start += len(rows)
-    minimum = None if recipe.symmetric else np.concatenate([m for m in minima if m is not None])
-    coded = CodedWeights(codes, np.concatenate(scales), minimum, recipe.bits, layer.half_scales)
-    return coded, float(np.sqrt(noise / power)) if power else 0.0
+    minimum = None if setting.symmetric else np.concatenate([m for m in minima if m is not None])
+    coded = CodedWeights(codes, np.concatenate(scales), minimum, setting.bits, setting.half_scales)
+    return coded, error.relative
 
 
-def half(source: Tensor, name: str) -> Tensor:
+def predict(layer: LayerPlan) -> float:
+    """The error that the codes of a layer will have about, from rows out of the first megabytes of its weight."""
+    assert layer.weight.tensor is not None
+    first = next(iter(row_blocks(layer.weight.tensor, layer.rows)))
+    few = max(1, min(SAMPLED_ROWS, SAMPLED_ELEMENTS // layer.columns, len(first)))
+    rows = first[np.linspace(0, len(first) - 1, few).astype(int)]
+    error = _Error()
+    error.add(METHODS[layer.setting.method](rows, layer.resolved, None), rows)
+    return error.relative
+
+
+class _Error:
+    """Root mean square of the change of weights relative to theirs, added up piece by piece."""
+
+    def __init__(self) -> None:
+        self.noise = self.power = 0.0
+
+    def add(self, coded: CodedWeights, rows: np.ndarray) -> None:
+        flat = np.ascontiguousarray(rows, np.float32).reshape(-1)
+        difference = coded.decode().reshape(-1) - flat
+        self.noise += float(np.vdot(difference, difference))
+        self.power += float(np.vdot(flat, flat))
+
+    @property
+    def relative(self) -> float:
+        return float(np.sqrt(self.noise / self.power)) if self.power else 0.0
+
+
+def half(source: Tensor) -> Tensor:
     """A tensor stored as float16; left as it is when a value would overflow to infinity."""
     array = source.numpy()
     if array.size and not np.abs(array[np.isfinite(array)]).max(initial=0) <= LARGEST_HALF:
@@ -91,7 +133,7 @@ def halve_constants(graph: Graph) -> int:
                 or tensor.size < 2
             ):
                 continue
-            value.tensor = half(tensor, value.name)
+            value.tensor = half(tensor)
             count += value.tensor is not tensor
     return count
 

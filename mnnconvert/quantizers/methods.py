@@ -1,0 +1,61 @@
+"""The methods that turn a weight matrix into codes, under one signature."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mnnconvert.ir import CodedWeights
+from mnnconvert.quantizers import gptq, hqq, lsq, rtn
+from mnnconvert.quantizers.recipe import Setting
+
+
+class Statistics(Protocol):
+    """What calibration data say about the input vectors x (one element per column of the weight) of a layer.
+
+    `samples` vectors were seen; `importance` is the mean of x^2 [columns]; `gram` the mean of x x' [columns, columns],
+    and `correction` that of x_float x' where both runs were recorded; all float64.
+    """
+
+    @property
+    def samples(self) -> int: ...
+    @property
+    def importance(self) -> NDArray[np.float64]: ...
+    @property
+    def gram(self) -> NDArray[np.float64] | None: ...
+    @property
+    def correction(self) -> NDArray[np.float64] | None: ...
+
+
+class Method(Protocol):
+    """Codes for weights [rows, columns]. The block of the setting counts columns here (0: the whole row)."""
+
+    def __call__(
+        self, weights: NDArray[np.floating], setting: Setting, statistics: Statistics | None
+    ) -> CodedWeights: ...
+
+
+def _rtn(weights: NDArray[np.floating], setting: Setting, statistics: Statistics | None) -> CodedWeights:
+    return rtn.quantize(weights, setting.bits, setting.block, setting.symmetric, setting.half_scales)
+
+
+def _hqq(weights: NDArray[np.floating], setting: Setting, statistics: Statistics | None) -> CodedWeights:
+    return hqq.quantize(weights, setting.bits, setting.block, setting.symmetric, setting.half_scales)
+
+
+def _lsq(weights: NDArray[np.floating], setting: Setting, statistics: Statistics | None) -> CodedWeights:
+    importance = None if statistics is None else statistics.importance
+    return lsq.quantize(weights, setting.bits, setting.block, setting.symmetric, setting.half_scales, importance)
+
+
+def _gptq(weights: NDArray[np.floating], setting: Setting, statistics: Statistics | None) -> CodedWeights:
+    """Error compensation where the moments of the inputs are known, else least-squares grids."""
+    if statistics is None or statistics.gram is None:
+        return _lsq(weights, setting, statistics)
+    numbers = setting.bits, setting.block, setting.symmetric, setting.half_scales
+    return gptq.quantize(weights, statistics.gram, *numbers, correction=statistics.correction)[0]
+
+
+METHODS: dict[str, Method] = {"rtn": _rtn, "hqq": _hqq, "lsq": _lsq, "gptq": _gptq}
