@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from mnnconvert.errors import ConversionError
 from mnnconvert.ir import F32, Graph, Node, Value
 from mnnconvert.ir.tensor import release
 from mnnconvert.ir.types import Spec, known
@@ -31,6 +32,7 @@ from mnnconvert.ops.control import If, truth
 from mnnconvert.ops.elementwise import Binary, Unary
 from mnnconvert.ops.layout import CHANNEL_FIRST, ConvertTensor, Identity
 from mnnconvert.ops.shape import ExpandDims, Flatten, Reshape, Squeeze, Unsqueeze
+from mnnconvert.runtime_ref.cache import Caches, KvCache
 from mnnconvert.runtime_ref.cpu.library import Kernel, Library, Pool, aligned_copy
 
 Sizes = tuple[int, ...]
@@ -47,11 +49,15 @@ ACTIVATIONS = {"IDENTITY": 0, "CLIP": 1, "SIGMOID": 2, "SILU": 3, "HARDSWISH": 4
 
 @dataclass(eq=False)
 class Buffer:
-    """Memory that tensors lie in: a constant (`array`), fed from outside (`fed`), or a place in the arena."""
+    """Memory that tensors lie in: a constant (`array`), fed from outside (`fed`), of a cache, or a place in the arena.
+
+    `kept` gives memory that outlives runs and may lie elsewhere at the next one.
+    """
 
     nbytes: int
     array: np.ndarray | None = None
     fed: Value | None = None
+    kept: Callable[[], np.ndarray] | None = None
     over: Buffer | None = None  # may take the place of this one
 
 
@@ -121,6 +127,27 @@ class Equal:
     source: Value
 
 
+@dataclass(frozen=True)
+class Growth:
+    """What a program adds to a cache: keys and values [batch, positions, heads, size], under a mask of `columns`."""
+
+    cache: KvCache
+    keys: Sizes
+    values: Sizes
+    columns: int
+
+    def prepare(self) -> None:
+        """Make room, before a run."""
+        self.cache.reserve(self.keys, self.values)
+        total = self.cache.length + self.keys[1]
+        if self.columns > total:
+            raise ConversionError.of("run-failed", f"Attention failed: a mask of {self.columns} columns on {total} keys")
+
+    def finish(self) -> None:
+        """Count what a run has added."""
+        self.cache.length += self.keys[1]
+
+
 Step = Call | Reference
 Rule = Callable[["Lowering", Node], bool]
 RULES: dict[type, Rule] = {}
@@ -181,7 +208,8 @@ class Lowering:
     """Builds the steps for one set of shapes; rules talk to it.
 
     `steps` are in order of execution. `wanted` values are needed after them, and never fused away. `exact` is False
-    where activations may be rounded to integers for speed. `graphs` are those that ops may run.
+    where activations may be rounded to integers for speed. `graphs` are those that ops may run. With `caches` attentions
+    keep keys and values from run to run; `growths` is what a run adds to them.
     """
 
     def __init__(
@@ -192,6 +220,7 @@ class Lowering:
         wanted: Collection[Value],
         exact: bool = True,
         graphs: Mapping[str, Graph] | None = None,
+        caches: Caches | None = None,
     ):
         self.library = library
         self.lanes = library.lanes
@@ -200,6 +229,8 @@ class Lowering:
         self.exact = exact
         self.wanted = set(wanted)
         self.graphs = graphs or {}
+        self.caches = caches
+        self.growths: list[Growth] = []
         self.steps: list[Step] = []
         self.specs: dict[Value, Spec] = {}
         self._tensors: dict[Value, dict[str, Tensor]] = {}

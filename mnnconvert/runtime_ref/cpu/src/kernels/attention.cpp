@@ -35,12 +35,14 @@ struct Head {
   const float* v;
   int64_t v_row;
   const float* mask;
-  int64_t mask_row;
+  int64_t mask_row, unmasked;  // the mask begins at this key
+  const float* sinks;          // of the heads that rows belong to, if any: one more score
+  int64_t sink_step;
   float* y;
   int64_t y_row;
   int64_t rows, keys, depth, width;
   int64_t seen, seen_step;  // row i sees the first seen + i seen_step keys
-  float scale;
+  float scale, cap;
   bool blank;
   bool few;  // of all rows together, so that blocks do not matter
 
@@ -51,6 +53,7 @@ struct Head {
     part.q.data += row * q.row;
     part.y += row * y_row;
     if (mask) part.mask += row * mask_row;
+    if (sinks) part.sinks += row * sink_step;
     part.seen += row * seen_step;
     part.rows -= row;
     return part;
@@ -69,9 +72,13 @@ struct State {
   static int64_t floats(int64_t rows, int64_t width) {
     return round_up(rows, lanes) + rows * (lanes + round_up(width, panel));
   }
-  void clear(int64_t rows) const {
-    for (int64_t i = 0; i < rows; ++i) high[i] = -INFINITY;
+  // Before any key: a sink is a score that has been seen, and has no value.
+  void clear(int64_t rows, const float* sinks, int64_t step) const {
     std::memset(total, 0, static_cast<size_t>(rows * (lanes + row)) * sizeof(float));
+    for (int64_t i = 0; i < rows; ++i) {
+      high[i] = sinks ? sinks[i * step] : -INFINITY;
+      if (high[i] != -INFINITY) total[i * lanes] = 1.0f;
+    }
   }
   State from(int64_t first) const { return {high + first, total + first * lanes, sums + first * row, row}; }
 
@@ -96,8 +103,12 @@ struct Scratch {
 
 gemm::Output plain(float* data, int64_t row) { return {data, row, nullptr, nullptr, IDENTITY, -INFINITY, INFINITY}; }
 
-// scale product + mask, of which the first `seen` lanes count.
-MNNK_INLINE vf score(vf product, vf scale, const float* mask, int64_t seen) {
+// scale product + mask, of which the first `seen` lanes count; with a cap, cap tanh(scale product / cap) + mask.
+MNNK_INLINE vf score(vf product, vf scale, float cap, const float* mask, int64_t seen) {
+  if (cap > 0.0f) {
+    product = tanh(product * (scale / splat(cap)));
+    scale = splat(cap);
+  }
   if (seen >= lanes) return mask ? fma(product, scale, load(mask)) : product * scale;
   vi lane;
   for (int i = 0; i < lanes; ++i) lane[i] = i;
@@ -112,6 +123,7 @@ struct Panel {
   const float* k;
   int64_t depth;
   vf scale;
+  float cap;
   const float* mask;
   int64_t mask_row, seen, seen_step;
   float* scores;
@@ -142,10 +154,10 @@ template <int R> void score_tiles(Panel p, int64_t tiles) {
         store(p.most + r * lanes, max(max(load(p.most + r * lanes), first), second));
       }
     };
-    if (p.seen < panel)
+    if (p.seen < panel || p.cap > 0.0f)
       put([&](vf x, int r, int v) {
         const float* mask = p.mask ? p.mask + r * p.mask_row + v * lanes : nullptr;
-        return score(x, p.scale, mask, p.seen + r * p.seen_step - v * lanes);
+        return score(x, p.scale, p.cap, mask, p.seen + r * p.seen_step - v * lanes);
       });
     else if (p.mask)
       put([&](vf x, int r, int v) { return fma(x, p.scale, load(p.mask + r * p.mask_row + v * lanes)); });
@@ -163,14 +175,14 @@ template <int R = gemm::most_rows> void score_rows(int64_t rows, const Panel& p,
 // Scores of `count` keys from j on and, in `most`, the largest of each row by lane.
 void find_scores(const Head& h, int64_t rows, int64_t j, int64_t count, const Scratch& to) {
   for (int64_t i = 0; i < rows; ++i) store(to.most + i * lanes, splat(-INFINITY));
-  const float* mask = h.mask ? h.mask + j : nullptr;
+  const float* mask = h.mask && j >= h.unmasked ? h.mask + j - h.unmasked : nullptr;
   const auto seen = [&](int64_t i) { return smaller(count, h.seen_by(i) - j); };
   if (!h.few) {
     const int64_t tiles = ceil_div(rows, gemm::most_rows), less = rows / tiles, with_more = rows % tiles;
     const vf scale = splat(h.scale);
     for (int64_t c = 0; c < count; c += panel) {
       const int64_t seen_first = h.seen_step ? smaller(count, h.seen - j) - c : count - c;
-      const Panel p{h.q, to.k + c * h.depth, h.depth, scale, mask ? mask + c : nullptr, h.mask_row, seen_first,
+      const Panel p{h.q, to.k + c * h.depth, h.depth, scale, h.cap, mask ? mask + c : nullptr, h.mask_row, seen_first,
                     h.seen_step, to.scores + c, to.row, to.most};
       if (with_more) score_rows(less + 1, p, with_more);
       score_rows(less, p.from(with_more * (less + 1)), tiles - with_more);
@@ -182,7 +194,7 @@ void find_scores(const Head& h, int64_t rows, int64_t j, int64_t count, const Sc
     float* row = to.scores + i * to.row;
     vf most = splat(-INFINITY);
     for (int64_t c = 0; c < count; c += lanes) {
-      const vf x = score(load(row + c), splat(h.scale), mask ? mask + i * h.mask_row + c : nullptr, seen(i) - c);
+      const vf x = score(load(row + c), splat(h.scale), h.cap, mask ? mask + i * h.mask_row + c : nullptr, seen(i) - c);
       store(row + c, x);
       most = max(most, x);
     }
@@ -237,8 +249,9 @@ void tile(const Head& h, int64_t rows, int64_t j, int64_t count, const Scratch& 
 void attend(const Head& h, int64_t begin, int64_t end, const Scratch& scratch, const State& state) {
   const int64_t last = smaller(end, h.seen_by(h.rows - 1)), in_place = h.in_place();
   const int64_t tiles = ceil_div(h.rows, rows_per_tile), each = round_up(ceil_div(h.rows, tiles), lanes);
-  for (int64_t j = begin; j < last; j += keys_per_tile) {
-    const int64_t count = smaller(keys_per_tile, last - j);
+  int64_t count;
+  for (int64_t j = begin; j < last; j += count) {
+    count = smaller(keys_per_tile, (j < h.unmasked ? smaller(last, h.unmasked) : last) - j);
     if (!h.few) gemm::pack(h.k.data + j * h.k.row, h.k.column, h.k.row, h.depth, count, scratch.k, h.depth * panel);
     gemm::pack(h.v + j * h.v_row + in_place, h.v_row, 1, count, h.width - in_place, scratch.v, count * panel);
     for (int64_t i = 0; i < h.rows; i += each) {
@@ -284,19 +297,22 @@ void merge(const State& into, const State& part, int64_t rows) {
 // y[b, h] = softmax(scale q[b, h] k[b, h / group]^T + mask[b, h]) v[b, h / group] for h < heads, group = heads /
 // key_heads: q [queries, depth], k [keys, depth], mask [queries, keys], v [keys, width]. Strides are in floats; 0
 // repeats a mask. The last axes of all but k are contiguous; of k it is one of the two. The mask may be absent. Query i
-// sees the first seen + i seen_step keys: all where `seen` is `keys` and `seen_step` 0. With `blank` NaN in the softmax
-// counts as zero.
-KERNEL(attention, ARGS(q, k, v, mask, y),
+// sees the first seen + i seen_step keys: all where `seen` is `keys` and `seen_step` 0. The mask has columns for the keys
+// from `unmasked` on. `sinks` [heads], which may be absent, are one more score in the sum of each row's softmax. With a
+// positive `cap`, scale q k^T becomes cap tanh(scale q k^T / cap). With `blank` NaN in the softmax counts as zero.
+KERNEL(attention, ARGS(q, k, v, mask, sinks, y),
        PARAMS(batch, heads, key_heads, queries, keys, depth, width, q_batch, q_head, q_row, k_batch, k_head, k_row,
               k_column, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, y_batch, y_head, y_row, seen,
-              seen_step, blank),
-       SCALARS(scale)) {
+              seen_step, unmasked, blank),
+       SCALARS(scale, cap)) {
   if (p.batch * p.heads * p.queries * p.width <= 0) return;
   int64_t heads = p.heads, group = p.heads / p.key_heads, q_head = p.q_head, y_head = p.y_head, mask_head = p.mask_head;
-  Head all{{in(a.q), p.q_row, 1}, {in(a.k), p.k_row, p.k_column}, in(a.v), p.v_row, in(a.mask), p.mask_row, out(a.y),
-           p.y_row, p.queries, p.keys, p.depth, p.width, p.seen, p.seen_step, s.scale, p.blank != 0, false};
+  Head all{{in(a.q), p.q_row, 1}, {in(a.k), p.k_row, p.k_column}, in(a.v), p.v_row, in(a.mask), p.mask_row,
+           p.unmasked, in(a.sinks), 0, out(a.y), p.y_row, p.queries, p.keys, p.depth, p.width, p.seen, p.seen_step,
+           s.scale, s.cap, p.blank != 0, false};
   if (p.queries == 1 && group > 1) {  // heads that share keys are rows of one
     all.q.row = q_head, all.y_row = y_head, all.mask_row = mask_head, all.rows = group, all.seen_step = 0;
+    all.sink_step = 1;
     q_head *= group, y_head *= group, mask_head *= group, heads = p.key_heads, group = 1;
   }
   all.few = all.rows <= gemm::few_rows && p.k_column == 1;
@@ -316,6 +332,7 @@ KERNEL(attention, ARGS(q, k, v, mask, y),
     each.v += b * p.v_batch + h / group * p.v_head;
     each.y += b * p.y_batch + h * y_head;
     if (each.mask) each.mask += b * p.mask_batch + h * mask_head;
+    if (each.sinks) each.sinks += h * (p.heads / heads);
     return each;
   };
   const auto state = [&](int64_t index, int64_t rows) {
@@ -329,7 +346,7 @@ KERNEL(attention, ARGS(q, k, v, mask, y),
       Head each = head(task / parts / blocks).from(i);
       each.rows = smaller(each.rows, block);
       const State own = state(parts > 1 ? task : thread, each.rows);
-      own.clear(each.rows);
+      own.clear(each.rows, part ? nullptr : each.sinks, each.sink_step);
       attend(each, part * keys_per_part, parts > 1 ? (part + 1) * keys_per_part : p.keys, scratch, own);
       if (parts == 1) finish(each, own);
     }
@@ -340,4 +357,39 @@ KERNEL(attention, ARGS(q, k, v, mask, y),
     for (int64_t part = 1; part < parts; ++part) merge(first, state(i * parts + part, all.rows), all.rows);
     finish(head(i), first);
   }
+}
+
+// Rows [batch, rows, heads, size] go behind the first `length` of memory [batch, heads, capacity, size].
+static void append(const float* from, float* to, int64_t batch, int64_t heads, int64_t rows, int64_t size, int64_t length,
+                   int64_t capacity, Pool& pool) {
+  pool.split(batch * heads, ceil_div(grain, rows * size + 1), [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const float* source = from + (i / heads * rows * heads + i % heads) * size;
+      float* target = to + (i * capacity + length) * size;
+      for (int64_t row = 0; row < rows; ++row)
+        std::memcpy(target + row * size, source + row * heads * size, static_cast<size_t>(size) * sizeof(float));
+    }
+  });
+}
+
+// Attention whose keys and values stay: k [batch, queries, key_heads, depth] and v [..., width] are put into `keys` and
+// `values` [batch, key_heads, capacity, ...] behind those of earlier calls, and q [batch, queries, heads, depth] sees
+// all that are then there. `place` holds the length, before, and the capacity. The `mask_columns` of a mask are for the
+// last keys. Without a mask a query sees the keys up to its own. y is [batch, queries, heads, width].
+KERNEL(attention_cached, ARGS(q, k, v, mask, sinks, keys, values, place, y),
+       PARAMS(batch, heads, key_heads, queries, depth, width, mask_batch, mask_head, mask_row, mask_columns),
+       SCALARS(scale)) {
+  const int64_t length = in<int64_t>(a.place)[0], capacity = in<int64_t>(a.place)[1], total = length + p.queries;
+  append(in(a.k), out(a.keys), p.batch, p.key_heads, p.queries, p.depth, length, capacity, pool);
+  append(in(a.v), out(a.values), p.batch, p.key_heads, p.queries, p.width, length, capacity, pool);
+  const bool causal = a.mask == nullptr;
+  const int64_t q_row = p.heads * p.depth, y_row = p.heads * p.width, k_head = capacity * p.depth,
+                v_head = capacity * p.width;
+  attention_run({a.q, a.keys, a.values, a.mask, a.sinks, a.y},
+                {p.batch, p.heads, p.key_heads, p.queries, total, p.depth, p.width,
+                 p.queries * q_row, p.depth, q_row, p.key_heads * k_head, k_head, p.depth, 1,
+                 p.key_heads * v_head, v_head, p.width, p.mask_batch, p.mask_head, p.mask_row,
+                 p.queries * y_row, p.width, y_row, causal ? length + 1 : total, causal,
+                 total - p.mask_columns, 0},
+                {s.scale, 0.0f}, pool);
 }
