@@ -13,12 +13,12 @@ from mnnconvert.ops.samples import exactly, grid
 class Attention(Op):
     """softmax(scale q k^T + mask) v for each head; `scale` 0 stands for 1 / sqrt(D).
 
-    Operands q [B,S,H,D], k [B,T,K,D], v [B,T,K,W], mask [B or 1, H or 1, S or 1, M], sinks [H]; the result is [B,S,H*W].
-    K divides H, and each key head serves H / K query heads in a row. T is S and, with a cache, as many more in front as
-    it holds: queries belong to the last S keys. The mask is float and added to the scores; its columns stand for the
-    last M keys, and the keys before them are seen. Axes in front may be absent. Without a mask, or with a scalar one,
-    query i sees the first T - S + i + 1 keys. Sinks, which need an operand in the place of the mask, are one more score
-    per head that counts in the sum of the softmax only. A row that sees no key becomes NaN.
+    Operands q [B,S,H,D], k [B,T,K,D], v [B,T,K,W], mask [B or 1, H or 1, S or 1, M], sinks [H]; the result is
+    [B,S,H*W]. K divides H, and each key head serves H / K query heads in a row. T is S and, with a cache, as many more
+    in front as it holds: queries belong to the last S keys. The mask is float and added to the scores; its columns
+    stand for the last M keys, and the keys before them are seen. Axes in front may be absent. Without a mask, or with
+    a scalar one, query i sees the first T - S + i + 1 keys. Sinks, which need an operand in the place of the mask, are
+    one more score per head that counts in the sum of the softmax only. A row that sees no key becomes NaN.
 
     `kv_cache` lets a host keep k and v, so that later calls see the keys of this one; a call on its own begins afresh.
     """
@@ -98,6 +98,8 @@ class Attention(Op):
         grid(kv_cache=[True, False], layer_index=[3], q=[(1, 5, 4, 8)], k=[(1, 5, 2, 8)], v=[(1, 5, 2, 8)])
         + grid(kv_cache=[False], scale=[0.0, 0.5], q=[(1, 9, 6, 16)], k=[(1, 9, 6, 16)], v=[(1, 9, 6, 16)],
                mask=[(9, 9), (1, 1, 9, 9), exactly(0.0, "float32")])
+        + grid(kv_cache=[False], q=[(1, 5, 4, 8)], k=[(1, 5, 2, 8)], v=[(1, 5, 2, 8)],
+               mask=[(1, 1, 1, 5), exactly(0.0, "float32")], sinks=[(4,)])
         + grid(q=[(1, 1, 4, 3)], k=[(1, 1, 1, 3)], v=[(1, 1, 1, 3)], mask=[(1, 1, 1, 1)], sinks=[(4,)])
         + grid(q=[(1, 6, 4, 8)], k=[(1, 6, 4, 8)], v=[(1, 6, 4, 8)], mask=[(1, 6, 6)], sinks=[(4,)])
         + grid(kv_cache=[False], q=[(2, 3, 4, 8)], k=[(2, 3, 2, 8)], v=[(2, 3, 2, 5)],

@@ -66,9 +66,9 @@ class Session:
     Sizes may differ from run to run wherever the model leaves them open. Feeds of another float or integer type are
     converted when nothing is lost. A session may be used from several threads; its runs follow one another.
 
-    With `kv_cache` the ops that can (`Attention` with its attribute `kv_cache`) keep their keys and values: each run goes
-    on where the last one ended, as when a text is written word by word, until `reset()`. A run that fails, or that only
-    measures, leaves them as they were. Without, each run begins afresh.
+    With `kv_cache` the ops that can (`Attention` with its attribute `kv_cache`) keep their keys and values: each run
+    goes on where the last one ended, as when a text is written word by word, until `reset()`. A run that fails, or that
+    only measures, leaves them as they were. Without, each run begins afresh.
     """
 
     def __init__(
@@ -161,9 +161,7 @@ def load(
     return Session(read_model(Path(path)), backend, threads, precision, kv_cache)
 
 
-def _executor(
-    graph: Graph, backend: str, threads: int, precision: str, caches: Caches | None
-) -> tuple[Executor, str]:
+def _executor(graph: Graph, backend: str, threads: int, precision: str, caches: Caches | None) -> tuple[Executor, str]:
     if backend not in ("cpu", "reference"):
         raise UsageError.of("unsupported-backend", f"there is no backend '{backend}'", hint="cpu or reference")
     if precision not in ("exact", "fast"):

@@ -26,7 +26,7 @@ def _scaled(b: Builder, node: Node) -> Sequence[Value] | None:
     factor = op.scale * math.sqrt(depth)
     plain = Attention(op.kv_cache, op.layer_index)
     if abs(factor - 1) > 1e-6:
-        q = b.add(Binary("MUL"), q, b.constant(np.float32([factor])))
+        q = b.add(Binary("MUL"), q, b.constant(np.array([factor], np.float32)))
     return [b.add(plain, q, *rest)]
 
 
@@ -45,7 +45,7 @@ def _mask(b: Builder, node: Node) -> Sequence[Value] | None:
     """A mask with a row for every query and a column for every key."""
     q, k, v, *rest = node.inputs
     shape = rest[0].shape if rest else ()
-    if shape is None or not is_causal(shape) and math.prod(d for d in shape[:-2] if isinstance(d, int)) != 1:
+    if shape is None or (not is_causal(shape) and math.prod(d for d in shape[:-2] if isinstance(d, int)) != 1):
         raise RefusedError("attention whose mask differs from head to head, or is not known to be one for all")
     queries = (q.shape or (None, None))[1]
     if is_causal(shape):

@@ -35,9 +35,7 @@ class _Stage:
 class CpuExecutor:
     """Computes graphs stage by stage: up to a node whose sizes depend on data, that node by its definition, and on."""
 
-    def __init__(
-        self, graph: Graph, library: Library, threads: int, exact: bool = True, caches: Caches | None = None
-    ):
+    def __init__(self, graph: Graph, library: Library, threads: int, exact: bool = True, caches: Caches | None = None):
         self.library = library
         self.pool = Pool(library, threads)
         self.constants = Constants()

@@ -141,7 +141,8 @@ class Growth:
         self.cache.reserve(self.keys, self.values)
         total = self.cache.length + self.keys[1]
         if self.columns > total:
-            raise ConversionError.of("run-failed", f"Attention failed: a mask of {self.columns} columns on {total} keys")
+            what = f"Attention failed: a mask of {self.columns} columns on {total} keys"
+            raise ConversionError.of("run-failed", what, node=self.cache.node.name)
 
     def finish(self) -> None:
         """Count what a run has added."""
@@ -162,6 +163,24 @@ def lowers(*ops: type) -> Callable[[Rule], Rule]:
                 raise TypeError(f"{op.__name__} has a lowering rule already")
             RULES[op] = rule
         return rule
+
+    return add
+
+
+Finder = Callable[["Lowering", Node], None]
+FINDERS: dict[type, list[Finder]] = {}
+
+
+def finds(*ops: type) -> Callable[[Finder], Finder]:
+    """Decorator: this function looks at nodes of these op classes for patterns that one kernel computes.
+
+    It runs before anything is lowered, in the order of the nodes, and tells `ctx.plan` what it has found.
+    """
+
+    def add(finder: Finder) -> Finder:
+        for op in ops:
+            FINDERS.setdefault(op, []).append(finder)
+        return finder
 
     return add
 
@@ -208,8 +227,8 @@ class Lowering:
     """Builds the steps for one set of shapes; rules talk to it.
 
     `steps` are in order of execution. `wanted` values are needed after them, and never fused away. `exact` is False
-    where activations may be rounded to integers for speed. `graphs` are those that ops may run. With `caches` attentions
-    keep keys and values from run to run; `growths` is what a run adds to them.
+    where activations may be rounded to integers for speed. `graphs` are those that ops may run. With `caches`
+    attentions keep keys and values from run to run; `growths` is what a run adds to them.
     """
 
     def __init__(
@@ -236,6 +255,8 @@ class Lowering:
         self._tensors: dict[Value, dict[str, Tensor]] = {}
         self._stage: set[Node] = set()
         self._skipped: dict[Node, None] = {}  # in order
+        self._plans: dict[Node, Rule] = {}
+        self._inner: dict[Node, Node] = {}  # node of a plan -> its last one
         self._inlined: list[Graph] = []
         self._current: Node | None = None
 
@@ -297,7 +318,29 @@ class Lowering:
         """The one node that reads a value, once, if nothing else needs it: it may be computed together with it."""
         if value in self.wanted or len(value.users) != 1 or value.tensor is not None:
             return None
-        return value.users[0] if value.users[0] in self._stage else None
+        user = value.users[0]
+        return user if user in self._stage and self._inner.get(user) in (None, self._current) else None
+
+    def is_here(self, node: Node) -> bool:
+        """Whether a node is one of those that are lowered together."""
+        return node in self._stage
+
+    def maker(self, value: Value) -> Node | None:
+        """The node, lowered or to be lowered here, that makes a value for one reader alone."""
+        node = value.producer
+        return node if node in self._stage and self.only_user(value) is not None else None
+
+    def is_planned(self, node: Node) -> bool:
+        """Whether a node belongs to a pattern."""
+        return node in self._plans or node in self._inner
+
+    def plan(self, inner: Collection[Node], last: Node, rule: Rule) -> None:
+        """A pattern: `rule` will compute its last node, once it is the turn of that, and none of `inner` be lowered.
+
+        The rule covers what it is asked for: it returns True. The values of `inner` are read within the pattern only.
+        """
+        self._plans[last] = rule
+        self._inner.update(dict.fromkeys(inner, last))
 
     def epilogue(self, node: Node, activation: str = "", residual: bool = True, views: bool = False) -> Epilogue:
         """What of the following nodes the kernel of `node` can do: an Add of a value that is ready, an activation.
@@ -423,6 +466,10 @@ class Lowering:
                 break
             work += sized
         self._stage = {each for each in work if isinstance(each, Node)}
+        for node in (each for each in work if isinstance(each, Node)):
+            for find in FINDERS.get(type(node.op), ()):
+                if not self.is_planned(node):
+                    find(self, node)
         for each in work:
             if isinstance(each, Node):
                 self._lower(each)
@@ -497,14 +544,16 @@ class Lowering:
         return [np.asarray(r) for r in (result if isinstance(result, tuple) else (result,))]
 
     def _lower(self, node: Node) -> None:
-        if node in self._skipped or all(self.specs[v].constant is not None for v in node.outputs):
+        if node in self._skipped or node in self._inner:
+            return
+        if all(self.specs[v].constant is not None for v in node.outputs):
             return
         self._current = node
         if node.op.pure and all(0 in self.shape(v) for v in node.outputs):
             for value in node.outputs:
                 self.result(value)
             return
-        rule, before = RULES.get(type(node.op)), len(self._skipped)
+        rule, before = self._plans.get(node, RULES.get(type(node.op))), len(self._skipped)
         if rule is None or not rule(self, node):
             self._refer(node)
         elif self.steps and isinstance(self.steps[-1], Call) and self.steps[-1].node is node:

@@ -16,7 +16,7 @@ def strides(array, *axes):
     return [array.strides[axis] // 4 if array.shape[axis] > 1 else 0 for axis in axes]
 
 
-def run(lib, q, k, v, mask=None, scale=0.3, seen=None, seen_step=0, blank=False):
+def run(lib, q, k, v, mask=None, scale=0.3, seen=None, seen_step=0, blank=False, sinks=None, unmasked=0, cap=0.0):
     """y [batch, queries, heads, width] for views q, k, v [batch, heads, rows, size] of whole arrays."""
     (batch, heads, queries, depth), (_, key_heads, keys, _), width = q.shape, k.shape, v.shape[3]
     q_batch, q_head, q_row = strides(q, 0, 1, 2)
@@ -29,7 +29,8 @@ def run(lib, q, k, v, mask=None, scale=0.3, seen=None, seen_step=0, blank=False)
         keys=keys, depth=depth, width=width, q_batch=q_batch, q_head=q_head, q_row=q_row, k_batch=k_batch,
         k_head=k_head, k_row=k_row, k_column=k_column if depth > 1 else 1, v_batch=v_batch, v_head=v_head, v_row=v_row,
         mask_batch=mask_batch, mask_head=mask_head, mask_row=mask_row, y_batch=queries * heads * width, y_head=width,
-        y_row=heads * width, seen=keys if seen is None else seen, seen_step=seen_step, blank=blank, scale=scale,
+        y_row=heads * width, seen=keys if seen is None else seen, seen_step=seen_step, unmasked=unmasked, blank=blank, scale=scale, cap=cap,
+        sinks=None if sinks is None else guarded(sinks),
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ constexpr int64_t rows_per_tile = 64;                  // at most; a multiple of
 constexpr int64_t rows_per_block = 8 * rows_per_tile;  // at most
 constexpr int64_t keys_per_part = 4 * keys_per_tile;
 constexpr int64_t grain = WORTH_A_THREAD;
+constexpr int64_t zero_for_nan = 1, zero_unseen = 2;  // values of `blank`
 
 // Rows of queries of one head, with all keys of that head.
 struct Head {
@@ -43,7 +44,7 @@ struct Head {
   int64_t rows, keys, depth, width;
   int64_t seen, seen_step;  // row i sees the first seen + i seen_step keys
   float scale, cap;
-  bool blank;
+  int64_t blank;
   bool few;  // of all rows together, so that blocks do not matter
 
   int64_t seen_by(int64_t row) const { return smaller(keys, larger<int64_t>(0, seen + row * seen_step)); }
@@ -266,7 +267,7 @@ void attend(const Head& h, int64_t begin, int64_t end, const Scratch& scratch, c
 void finish(const Head& h, const State& state) {
   for (int64_t i = 0; i < h.rows; ++i) {
     const float total = sum(load(state.total + i * lanes));
-    const bool blank = h.blank && !(total > 0.0f);
+    const bool blank = h.blank == zero_for_nan ? !(total > 0.0f) : h.blank == zero_unseen && total == 0.0f;
     const vf factor = splat(1.0f / total);
     const float* sums = state.sums + i * state.row;
     float* y = h.y + i * h.y_row;
@@ -299,7 +300,8 @@ void merge(const State& into, const State& part, int64_t rows) {
 // repeats a mask. The last axes of all but k are contiguous; of k it is one of the two. The mask may be absent. Query i
 // sees the first seen + i seen_step keys: all where `seen` is `keys` and `seen_step` 0. The mask has columns for the keys
 // from `unmasked` on. `sinks` [heads], which may be absent, are one more score in the sum of each row's softmax. With a
-// positive `cap`, scale q k^T becomes cap tanh(scale q k^T / cap). With `blank` NaN in the softmax counts as zero.
+// positive `cap`, scale q k^T becomes cap tanh(scale q k^T / cap). `blank` is what a row that sees no key becomes: 0 NaN,
+// 1 zero, as any NaN of the softmax does, 2 zero.
 KERNEL(attention, ARGS(q, k, v, mask, sinks, y),
        PARAMS(batch, heads, key_heads, queries, keys, depth, width, q_batch, q_head, q_row, k_batch, k_head, k_row,
               k_column, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, y_batch, y_head, y_row, seen,
@@ -309,7 +311,7 @@ KERNEL(attention, ARGS(q, k, v, mask, sinks, y),
   int64_t heads = p.heads, group = p.heads / p.key_heads, q_head = p.q_head, y_head = p.y_head, mask_head = p.mask_head;
   Head all{{in(a.q), p.q_row, 1}, {in(a.k), p.k_row, p.k_column}, in(a.v), p.v_row, in(a.mask), p.mask_row,
            p.unmasked, in(a.sinks), 0, out(a.y), p.y_row, p.queries, p.keys, p.depth, p.width, p.seen, p.seen_step,
-           s.scale, s.cap, p.blank != 0, false};
+           s.scale, s.cap, p.blank, false};
   if (p.queries == 1 && group > 1) {  // heads that share keys are rows of one
     all.q.row = q_head, all.y_row = y_head, all.mask_row = mask_head, all.rows = group, all.seen_step = 0;
     all.sink_step = 1;
