@@ -72,7 +72,7 @@ class Attention(Op):
         with np.errstate(invalid="ignore"):
             weights = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
             weights = weights / weights.sum(-1, keepdims=True)
-        return np.moveaxis(weights[..., :keys] @ v, 1, 2).reshape(batch, queries, -1)
+        return np.moveaxis(weights[..., :keys] @ v, 1, 2).reshape(batch, queries, heads * v.shape[-1])
 
     def factor(self, depth: int) -> float:
         """What scores of heads of this size are multiplied by."""
