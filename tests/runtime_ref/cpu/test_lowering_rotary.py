@@ -9,7 +9,7 @@ from test_lowering_attention import Attention as Program
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.elementwise import Binary, Unary
 from mnnconvert.ops.gather import GatherV2
-from mnnconvert.ops.shape import Permute
+from mnnconvert.ops.shape import Permute, Reshape, Unsqueeze
 from mnnconvert.ops.slicing import Slice, StridedSlice
 
 
@@ -46,6 +46,28 @@ def turned(b, x, cos, sin, *, split=False, minus="NEG", swap=False, at=8, end=16
     negative = b.add(Unary("NEG"), second) if minus == "NEG" else arithmetic(b, "MUL", second, b.constant(minus))
     around = b.add(Concat(-1), *((first, negative) if swap else (negative, first)))
     return [arithmetic(b, "ADD", arithmetic(b, "MUL", around, sin), arithmetic(b, "MUL", x, cos))]
+
+
+def stacked(b, first, second):
+    """first[0], second[0], first[1] ... from two values of a rank of four."""
+    both = b.add(Concat(-1), b.add(Unsqueeze((4,)), first), b.add(Unsqueeze((4,)), second))
+    return b.add(Reshape(), both, b.ints(np.array([0, 0, 0, -1])))
+
+
+def in_pairs(b, x, cos, sin, *, starts=(0, 1), swap=False):
+    """Even and odd elements, stacked again, as in complex numbers."""
+    u, v = (part(b, x, range(start, 16, 2)) for start in starts)
+    first = arithmetic(b, "SUB", arithmetic(b, "MUL", u, cos), arithmetic(b, "MUL", v, sin))
+    second = arithmetic(b, "ADD", arithmetic(b, "MUL", u, sin), arithmetic(b, "MUL", v, cos))
+    return [stacked(b, *((second, first) if swap else (first, second)))]
+
+
+def turned_pairs(b, x, cos, sin, *, starts=(0, 1), concat=False):
+    """x cos + stack(-odd, even) sin."""
+    u, v = (part(b, x, range(start, 16, 2)) for start in starts)
+    negative = b.add(Unary("NEG"), v)
+    around = b.add(Concat(3), negative, u) if concat else stacked(b, negative, u)
+    return [arithmetic(b, "ADD", arithmetic(b, "MUL", x, cos), arithmetic(b, "MUL", around, sin))]
 
 
 def compare(lib, build, *operands):
@@ -143,3 +165,17 @@ def test_what_others_read_is_computed(lib):
         return [b.add(Concat(3), first, second), second]
 
     assert "rotary" not in compare(lib, build, x, cos, sin)
+
+
+def test_pairs_that_are_stacked(lib):
+    x, cos, sin = numbers(2, 3, 5, 16), numbers(5, 8, seed=1), numbers(5, 8, seed=2)
+    assert compare(lib, in_pairs, x, cos, sin) == ["rotary"]
+    for change in ({"starts": (1, 0)}, {"swap": True}):
+        assert "rotary" not in compare(lib, lambda b, *a, c=change: in_pairs(b, *a, **c), x, cos, sin)
+
+
+def test_turned_pairs_that_are_stacked(lib):
+    x, cos, sin = numbers(2, 3, 5, 16), numbers(5, 16, seed=1), numbers(5, 16, seed=2)
+    assert compare(lib, turned_pairs, x, cos, sin) == ["rotary"]
+    for change in ({"starts": (1, 0)}, {"concat": True}):
+        assert "rotary" not in compare(lib, lambda b, *a, c=change: turned_pairs(b, *a, **c), x, cos, sin)

@@ -16,7 +16,7 @@ def steps(view):
     return [stride // 4 if size > 1 else 0 for size, stride in zip(view.shape[:-1], view.strides[:-1], strict=True)]
 
 
-def run(lib, x, cos, sin, pairs, neighbours=False, mixed=False, whole_angles=False):
+def run(lib, x, cos, sin, pairs, neighbours=False, mixed=False, whole_angles=False, step=1):
     """y like x [a, b, c, size], which may be a view of an array with its axes in another order."""
     tables = [np.broadcast_to(t, (*x.shape[:-1], t.shape[-1])) for t in (cos, sin)]
     size = x.shape[-1]
@@ -26,8 +26,8 @@ def run(lib, x, cos, sin, pairs, neighbours=False, mixed=False, whole_angles=Fal
     return both(
         lib, "rotary", x.shape, x=guarded(x if x.base is None else x.base), cos=guarded(cos), sin=guarded(sin),
         n0=x.shape[0], n1=x.shape[1], n2=x.shape[2], **strides, pairs=pairs, x_pair=1 if neighbours else pairs,
-        x_step=1 + neighbours, y_pair=pairs if joined else 1, y_step=1 if joined else 2,
-        second=pairs if whole_angles else 0, rest=size - 2 * pairs,
+        x_step=1 + neighbours, step=step, y_pair=pairs if joined else 1, y_step=1 if joined else 2,
+        second=1 if step == 2 else pairs if whole_angles else 0, rest=size - 2 * pairs,
     )  # fmt: skip
 
 
@@ -75,3 +75,13 @@ def test_nan_stays_in_its_pair(lib):
     x[0, 0, 1, 3] = np.nan
     spoiled = np.isnan(run(lib, x, cos, sin, 8))
     assert spoiled[0, 0, 1, [3, 11]].all() and spoiled.sum() == 2
+
+
+def test_angles_of_neighbours_side_by_side(lib):
+    x, cos, sin = numbers(2, 3, 5, 16), numbers(5, 16, seed=1), numbers(5, 16, seed=2)
+    u, v = x[..., ::2], x[..., 1::2]
+    first = u * cos[:, ::2] - v * sin[:, ::2]
+    second = v * cos[:, 1::2] + u * sin[:, 1::2]
+    want = np.stack([first, second], -1).reshape(x.shape)
+    y = run(lib, x, cos, sin, 8, neighbours=True, step=2)
+    assert np.abs(y - want).max() <= 1e-6 * np.abs(want).max()

@@ -1,9 +1,10 @@
 """Rotary position embeddings, which graphs spell in two ways, found before lowering and computed by one kernel.
 
-    concat(u cos - v sin, u sin + v cos)                 u, v: the halves of a head, or its even and odd elements
-    x cos + concat(-(second half of x), first half) sin  angles are given for all elements
+    concat(u cos - v sin, u sin + v cos)   u, v: the halves of a head, or its even and odd elements
+    x cos + concat(-v, u) sin              angles are given for all elements
 
-The first may be followed by a change of order that makes pairs neighbours again, and by what is not rotated of a head.
+Halves may be stacked, not concatenated, so that pairs are neighbours again, or be put into that order afterwards. The
+first form may be followed by what is not rotated of a head.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.elementwise import Binary, Unary
 from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.slicing import Slice, StridedSlice
-from mnnconvert.runtime_ref.cpu.lower import Lowering, Sizes, finds
+from mnnconvert.runtime_ref.cpu.lower import VIEWS, Lowering, Sizes, finds
 from mnnconvert.runtime_ref.cpu.lowering.attention import as_rows
 from mnnconvert.runtime_ref.cpu.lowering.matmul import source_of
 from mnnconvert.runtime_ref.cpu.lowering.movement import geometry, slice_index
@@ -42,7 +43,7 @@ class Part(NamedTuple):
 class Rotation:
     """What is rotated, and how; `inner` nodes make values that nobody else reads, `last` is the one after them.
 
-    Pairs are (x[i x_step], x[i x_step + x_pair]); angles of the second of a pair are `second` behind the first.
+    Pairs are (x[i x_step], x[i x_step + x_pair]), their angles at i step and i step + second.
     """
 
     x: Value
@@ -51,10 +52,11 @@ class Rotation:
     pairs: int
     x_step: int
     x_pair: int
-    second: int
     inner: list[Node]
     last: Node
     y_step: int = 1
+    step: int = 1
+    second: int = 0
     rest: int = 0
 
     @property
@@ -65,7 +67,8 @@ class Rotation:
 @finds(Concat)
 def find_halves(ctx: Lowering, node: Node) -> None:
     """Plans concat(u cos - v sin, u sin + v cos), and what follows."""
-    found = _halves(ctx, node)
+    join = _joined(ctx, node.output)
+    found = None if join is None else _halves(ctx, join)
     if found is None:
         return
     for extend in (_interleaved, _completed):
@@ -75,7 +78,7 @@ def find_halves(ctx: Lowering, node: Node) -> None:
 
 @finds(Binary)
 def find_sum(ctx: Lowering, node: Node) -> None:
-    """Plans x cos + concat(-second half, first half) sin."""
+    """Plans x cos + concat(-v, u) sin."""
     found = _sum(ctx, node)
     if found is not None:
         _plan(ctx, found)
@@ -83,7 +86,7 @@ def find_sum(ctx: Lowering, node: Node) -> None:
 
 def _plan(ctx: Lowering, found: Rotation) -> None:
     shape = ctx.shape(found.x)
-    angles = found.pairs + found.second
+    angles = found.pairs * (2 if found.second else 1)
     fits = all(_broadcasts(ctx.shape(table), (*shape[:-1], angles)) for table in (found.cos, found.sin))
     covered = 2 * found.pairs + found.rest == shape[-1] and ctx.shape(found.last.output) == shape
     if fits and covered and len(shape) <= OUTER + 1 and found.x.dtype == F32 and _alone(ctx, found):
@@ -106,10 +109,35 @@ def _alone(ctx: Lowering, found: Rotation) -> bool:
 # The patterns.
 
 
-def _halves(ctx: Lowering, node: Node) -> Rotation | None:
-    if len(node.inputs) != 2 or not _joins_last(ctx, node):
+class Join(NamedTuple):
+    """Two halves that are put one behind the other, or one between the other (`y_step` 2); `nodes`, up to `last`."""
+
+    first: Value
+    second: Value
+    y_step: int
+    nodes: list[Node]
+    last: Node
+
+
+def _joined(ctx: Lowering, value: Value) -> Join | None:
+    """The halves that a value, or what is made of it, consists of: a concatenation, or a stack that is flattened."""
+    node = value.producer
+    if node is None or not isinstance(node.op, Concat) or len(node.inputs) != 2 or not _joins_last(ctx, node):
         return None
-    first, second = (_made_by(value, function) for value, function in zip(node.inputs, ("SUB", "ADD"), strict=True))
+    shape, sources = ctx.shape(value), [v.producer for v in node.inputs]
+    views = [n for n in sources if n is not None and isinstance(n.op, VIEWS)]
+    halves = [n.inputs[0] for n in views]
+    if len(views) < 2 or any((*ctx.shape(v), 2) != shape for v in halves):
+        return Join(node.inputs[0], node.inputs[1], 1, [], node)
+    flat = ctx.only_user(value)
+    whole = (*shape[:-2], 2 * shape[-2])
+    if flat is None or not isinstance(flat.op, VIEWS) or ctx.shape(flat.output) != whole:
+        return None
+    return Join(halves[0], halves[1], 2, [*views, node], flat)
+
+
+def _halves(ctx: Lowering, join: Join) -> Rotation | None:
+    first, second = _made_by(join.first, "SUB"), _made_by(join.second, "ADD")
     if first is None or second is None:
         return None
     terms = [_made_by(value, "MUL") for value in (*first.inputs, *second.inputs)]
@@ -118,27 +146,29 @@ def _halves(ctx: Lowering, node: Node) -> Rotation | None:
         return None
     for u, cos in _both(products[0]):
         for v, sin in _both(products[1]):
-            wanted = ({u, sin}, {v, cos})
-            got = [set(product.inputs) for product in products[2:]]
-            parts = [_part(ctx, value) for value in (u, v)]
-            if (got == [*wanted] or got == [*wanted[::-1]]) and parts[0] and parts[1]:
-                return _of_parts(parts[0], parts[1], cos, sin, [first, second, *products], node)
+            got, wanted = [set(product.inputs) for product in products[2:]], [{u, sin}, {v, cos}]
+            pairs = _pairs(ctx, u, v) if got in (wanted, wanted[::-1]) else None
+            if pairs is not None:
+                x, x_step, x_pair, nodes = pairs
+                inner = [*join.nodes, first, second, *products, *nodes]
+                return Rotation(x, cos, sin, ctx.shape(u)[-1], x_step, x_pair, inner, join.last, join.y_step)
     return None
 
 
-def _of_parts(u: Part, v: Part, cos: Value, sin: Value, inner: list[Node], last: Node) -> Rotation | None:
-    halves = (u.step, v.step, u.start, v.start) == (1, 1, 0, u.length)
-    neighbours = (u.step, v.step, u.start, v.start) == (2, 2, 0, 1)
-    if u.source is not v.source or u.length != v.length or not (halves or neighbours):
+def _pairs(ctx: Lowering, u: Value, v: Value) -> tuple[Value, int, int, list[Node]] | None:
+    """What u and v are the halves, or the even and odd elements, of: x, how far apart, and the nodes that pick them."""
+    first, second = _part(ctx, u), _part(ctx, v)
+    if first is None or second is None or first.source is not second.source or first.length != second.length:
         return None
-    nodes = [*dict.fromkeys((*inner, u.node, v.node))]
-    return Rotation(u.source, cos, sin, u.length, u.step, v.start, 0, nodes, last)
+    if (first.step, second.step, first.start, second.start) not in ((1, 1, 0, first.length), (2, 2, 0, 1)):
+        return None
+    return first.source, first.step, second.start, [*dict.fromkeys((first.node, second.node))]
 
 
 def _interleaved(ctx: Lowering, found: Rotation) -> Rotation | None:
     """The order 0, n, 1, n + 1 ... after a rotation."""
     user = ctx.only_user(found.last.output)
-    picks = None if user is None else _picks(ctx, user)
+    picks = None if user is None or found.y_step != 1 else _picks(ctx, user)
     order = np.arange(2 * found.pairs).reshape(2, -1).T.reshape(-1)
     if user is None or picks is None or not np.array_equal(picks, order):
         return None
@@ -169,27 +199,29 @@ def _sum(ctx: Lowering, node: Node) -> Rotation | None:
             return None
         for x, cos in _both(straight):
             for around, sin in _both(turned):
-                inner = _turned_around(ctx, around, x)
-                if inner:
+                found = _turned_around(ctx, around, x)
+                if found is not None:
+                    step, pair, inner = found
                     half = ctx.shape(x)[-1] // 2
-                    return Rotation(x, cos, sin, half, 1, half, half, [straight, turned, *inner], node)
+                    inner += [straight, turned]
+                    return Rotation(x, cos, sin, half, step, pair, inner, node, step, step, pair)
     return None
 
 
-def _turned_around(ctx: Lowering, value: Value, x: Value) -> list[Node]:
-    """The nodes of concat(-(second half of x), first half); none where it is something else."""
-    join = value.producer
-    if join is None or not isinstance(join.op, Concat) or len(join.inputs) != 2 or not _joins_last(ctx, join):
-        return []
-    negative = join.inputs[0].producer
-    before = None if negative is None else _negated(ctx, negative)
-    parts = [_part(ctx, v) for v in (before, join.inputs[1]) if v is not None]
-    half = ctx.shape(x)[-1] // 2
-    if negative is None or [p and (p.source, p.start, p.step, p.length) for p in parts] != [
-        (x, half, 1, half), (x, 0, 1, half),
-    ]:  # fmt: skip
-        return []
-    return [join, negative, *dict.fromkeys(part.node for part in parts if part)]
+def _turned_around(ctx: Lowering, value: Value, x: Value) -> tuple[int, int, list[Node]] | None:
+    """The step and distance of the pairs of which a value holds (-second, first), and the nodes that make it."""
+    last = value.producer
+    if last is not None and isinstance(last.op, VIEWS):
+        value = last.inputs[0]
+    join = _joined(ctx, value)
+    negative = None if join is None or join.last is not last else join.first.producer
+    v = None if negative is None else _negated(ctx, negative)
+    pairs = None if v is None or join is None else _pairs(ctx, join.second, v)
+    if pairs is None or join is None or last is None or negative is None:
+        return None
+    source, step, pair, nodes = pairs
+    whole = source is x and 2 * ctx.shape(join.second)[-1] == ctx.shape(x)[-1]
+    return (step, pair, [last, *join.nodes, negative, *nodes]) if whole and step == join.y_step else None
 
 
 def _negated(ctx: Lowering, node: Node) -> Value | None:
@@ -284,7 +316,7 @@ def _call(ctx: Lowering, found: Rotation) -> bool:
     }
     ctx.call("rotary", x=x.tensor, cos=tables[0], sin=tables[1], y=y, **{f"n{i}": n for i, n in enumerate(sizes)},
              **strides, pairs=found.pairs, x_pair=found.x_pair, x_step=found.x_step, y_pair=found.y_pair,
-             y_step=found.y_step, second=found.second, rest=found.rest)  # fmt: skip
+             y_step=found.y_step, step=found.step, second=found.second, rest=found.rest)  # fmt: skip
     return True
 
 

@@ -11,9 +11,10 @@ namespace {
 
 constexpr int64_t grain = WORTH_A_THREAD;
 
-// `count` pairs. The angles of the second number of a pair are `second` behind those of the first.
+// `count` pairs. The angles of the second number of a pair are `second` behind those of the first, which are `step`
+// apart.
 struct Pairs {
-  int64_t count, x_pair, x_step, y_pair, y_step, second;
+  int64_t count, x_pair, x_step, y_pair, y_step, step, second;
 };
 
 MNNK_INLINE vf load_some(const float* p, int64_t count) { return count >= lanes ? load(p) : load_part(p, count); }
@@ -36,11 +37,12 @@ void turn_neighbours(const float* x, const float* cos, const float* sin, float* 
 }
 
 void turn(const float* x, const float* cos, const float* sin, float* y, const Pairs& p) {
-  if (p.x_step == 1 && p.y_step == 1) return turn_neighbours(x, cos, sin, y, p);
+  if (p.x_step == 1 && p.y_step == 1 && p.step == 1) return turn_neighbours(x, cos, sin, y, p);
   for (int64_t i = 0; i < p.count; ++i) {
     const float u = x[i * p.x_step], v = x[i * p.x_step + p.x_pair];
-    y[i * p.y_step] = u * cos[i] - v * sin[i];
-    y[i * p.y_step + p.y_pair] = v * cos[p.second + i] + u * sin[p.second + i];
+    const int64_t at = i * p.step, next = at + p.second;
+    y[i * p.y_step] = u * cos[at] - v * sin[at];
+    y[i * p.y_step + p.y_pair] = v * cos[next] + u * sin[next];
   }
 }
 
@@ -48,11 +50,11 @@ void turn(const float* x, const float* cos, const float* sin, float* y, const Pa
 
 // y[a, b, c] = x[a, b, c] turned by the angles whose cosines and sines are in rows cos[a, b, c] and sin[a, b, c]. Strides
 // are in floats; 0 repeats a row. A row of x has `pairs` pairs (x[i x_step], x[i x_step + x_pair]) and, behind these, `rest`
-// numbers that are copied. The second of a pair takes its angle `second` behind that of the first.
+// numbers that are copied. The first of pair i takes the angle at i step, the second that `second` behind it.
 KERNEL(rotary, ARGS(x, cos, sin, y),
        PARAMS(n0, n1, n2, x0, x1, x2, cos0, cos1, cos2, sin0, sin1, sin2, y0, y1, y2, pairs, x_pair, x_step, y_pair,
-              y_step, second, rest)) {
-  const Pairs pairs{p.pairs, p.x_pair, p.x_step, p.y_pair, p.y_step, p.second};
+              y_step, step, second, rest)) {
+  const Pairs pairs{p.pairs, p.x_pair, p.x_step, p.y_pair, p.y_step, p.step, p.second};
   const int64_t turned = 2 * p.pairs;
   pool.split(p.n0 * p.n1 * p.n2, ceil_div(grain, turned + p.rest + 1), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
