@@ -10,14 +10,17 @@ from mnnconvert.errors import UsageError
 from mnnconvert.ir import Node
 from mnnconvert.ops.attention import Attention
 
+Sizes = tuple[int, ...]
+
 FIRST_ROWS = 64  # places for positions in a cache that has just been made
 
 
 @dataclass(eq=False)
 class KvCache:
-    """Keys [B,K,capacity,D] and values [B,K,capacity,W] of one attention, of which `length` positions are in use.
+    """Keys and values of one attention, of which `length` positions are in use.
 
-    The capacity doubles when it is too small, so that a step costs the same however long the text is.
+    Keys are [B,K,capacity/panel,D,panel] with panels of neighbours for kernels, or panels of 1; values are
+    [B,K,capacity,W]. The capacity doubles when it is too small, so that a step costs the same however long the text is.
     """
 
     node: Node
@@ -27,48 +30,52 @@ class KvCache:
     place: np.ndarray = field(default_factory=lambda: np.zeros(2, np.int64))
     """Length and capacity, where kernels read them."""
 
-    def reserve(self, k: tuple[int, ...], v: tuple[int, ...]) -> None:
+    def reserve(self, k: Sizes, v: Sizes, panel: int) -> None:
         """Make room for rows of these shapes, [B,S,K,D] and [B,S,K,W]; UsageError where they do not fit what is kept.
 
-        Memory without anything in it is made anew for other sizes.
+        A cache without anything in it takes any sizes.
         """
-        if self.length == 0 and self.keys is not None and self._sizes() != (k[0], k[2], k[3], v[3]):
+        given = (k[0], k[2], k[3], v[3], panel)
+        if self.length == 0 and self.keys is not None and self._sizes() != given:
             self.keys = self.values = None
-        if self.keys is not None and self._sizes() != (k[0], k[2], k[3], v[3]):
+        if self.keys is not None and self._sizes() != given:
             raise UsageError.of(
                 "bad-input", f"the cache of '{self.node.name}' holds keys and values of other sizes",
-                kept=self._sizes(), given=(k[0], k[2], k[3], v[3]), hint="reset() the session before another batch",
+                kept=self._sizes()[:4], given=given[:4], hint="reset() the session before another batch",
             )  # fmt: skip
-        needed = self.length + k[1]
-        if self.keys is None or needed > self.keys.shape[2]:
-            capacity = FIRST_ROWS
+        needed, capacity = self.length + k[1], self._capacity()
+        if self.keys is None or self.values is None or needed > capacity:
+            capacity = max(capacity, FIRST_ROWS)
             while capacity < needed:
                 capacity *= 2
-            self.keys = self._grown(self.keys, (k[0], k[2], capacity, k[3]))
-            self.values = self._grown(self.values, (v[0], v[2], capacity, v[3]))
-        self.place[:] = self.length, self.keys.shape[2]
+            self.keys = _grown(self.keys, (k[0], k[2], capacity // panel, k[3], panel))
+            self.values = _grown(self.values, (v[0], v[2], capacity, v[3]))
+        self.place[:] = self.length, capacity
 
     def append(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """All keys and values [B,T,K,...], these rows [B,S,K,...] being the last; views of the cache."""
-        self.reserve(k.shape, v.shape)
+        self.reserve(k.shape, v.shape, 1)
+        assert self.keys is not None and self.values is not None  # reserved
         begin, self.length = self.length, self.length + k.shape[1]
-        whole = []
-        for kept, new in ((self.keys, k), (self.values, v)):
-            assert kept is not None  # reserved
-            rows = np.moveaxis(kept, 1, 2)
-            rows[:, begin : self.length] = new
-            whole.append(rows[:, : self.length])
-        return whole[0], whole[1]
+        keys, values = np.moveaxis(self.keys[..., 0], 1, 2), np.moveaxis(self.values, 1, 2)
+        keys[:, begin : self.length], values[:, begin : self.length] = k, v
+        return keys[:, : self.length], values[:, : self.length]
 
-    def _sizes(self) -> tuple[int, int, int, int]:
+    def _capacity(self) -> int:
+        return 0 if self.values is None else self.values.shape[2]
+
+    def _sizes(self) -> tuple[int, int, int, int, int]:
+        """Batch, heads, size of keys and values, and of panels."""
         assert self.keys is not None and self.values is not None
-        return (*self.keys.shape[:2], self.keys.shape[3], self.values.shape[3])
+        return (*self.keys.shape[:2], self.keys.shape[3], self.values.shape[3], self.keys.shape[4])
 
-    def _grown(self, kept: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray:
-        made = np.zeros(shape, np.float32)
-        if kept is not None:
-            made[:, :, : self.length] = kept[:, :, : self.length]
-        return made
+
+def _grown(kept: np.ndarray | None, shape: Sizes) -> np.ndarray:
+    """A copy with more places on the third axis."""
+    made = np.zeros(shape, np.float32)
+    if kept is not None:
+        made[:, :, : kept.shape[2]] = kept
+    return made
 
 
 class Caches:

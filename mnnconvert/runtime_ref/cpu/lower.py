@@ -129,16 +129,20 @@ class Equal:
 
 @dataclass(frozen=True)
 class Growth:
-    """What a program adds to a cache: keys and values [batch, positions, heads, size], under a mask of `columns`."""
+    """What a program adds to a cache: keys and values [batch, positions, heads, size], under a mask of `columns`.
+
+    The keys of a cache lie in panels of `panel` neighbours.
+    """
 
     cache: KvCache
     keys: Sizes
     values: Sizes
     columns: int
+    panel: int
 
     def prepare(self) -> None:
         """Make room, before a run."""
-        self.cache.reserve(self.keys, self.values)
+        self.cache.reserve(self.keys, self.values, self.panel)
         total = self.cache.length + self.keys[1]
         if self.columns > total:
             what = f"Attention failed: a mask of {self.columns} columns on {total} keys"

@@ -29,7 +29,7 @@ def run(lib, q, k, v, mask=None, scale=0.3, seen=None, seen_step=0, blank=False,
         keys=keys, depth=depth, width=width, q_batch=q_batch, q_head=q_head, q_row=q_row, k_batch=k_batch,
         k_head=k_head, k_row=k_row, k_column=k_column if depth > 1 else 1, v_batch=v_batch, v_head=v_head, v_row=v_row,
         mask_batch=mask_batch, mask_head=mask_head, mask_row=mask_row, y_batch=queries * heads * width, y_head=width,
-        y_row=heads * width, seen=keys if seen is None else seen, seen_step=seen_step, unmasked=unmasked, blank=blank,
+        y_row=heads * width, seen=keys if seen is None else seen, seen_step=seen_step, unmasked=unmasked, blank=blank, panels=False,
         scale=scale, cap=cap, sinks=None if sinks is None else guarded(sinks),
     )  # fmt: skip
 
@@ -203,9 +203,10 @@ def test_zero_for_rows_without_keys_keeps_other_nan(lib):
 
 def cached(lib, steps, mask=None, sinks=None, capacity=64):
     """Results of calls one after the other; a step is q, k, v [batch, rows, heads, size]."""
+    panel = 2 * lib.lanes
     (batch, _, heads, depth), (key_heads, width) = steps[0][0].shape, steps[0][2].shape[2:]
-    keys = guarded(np.zeros((batch, key_heads, capacity, depth), np.float32))
-    values = guarded(np.zeros((batch, key_heads, capacity, width), np.float32))
+    keys = guarded(np.full((batch, key_heads, capacity // panel, depth, panel), np.nan, np.float32))
+    values = guarded(np.full((batch, key_heads, capacity, width), np.nan, np.float32))
     length, results = 0, []
     for q, k, v in steps:
         queries = q.shape[1]
@@ -219,7 +220,9 @@ def cached(lib, steps, mask=None, sinks=None, capacity=64):
             mask_columns=0 if part is None else part.shape[-1], scale=0.3,
         ))  # fmt: skip
         length += queries
-    assert not keys[:, :, length:].any() and not values[:, :, length:].any()
+    rows = keys.swapaxes(-1, -2).reshape(batch, key_heads, capacity, depth)
+    assert np.isnan(rows[:, :, length:]).all() and np.isnan(values[:, :, length:]).all()
+    assert np.isfinite(rows[:, :, :length]).all() and np.isfinite(values[:, :, :length]).all()
     return np.concatenate(results, 1)
 
 

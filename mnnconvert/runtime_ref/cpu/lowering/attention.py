@@ -43,7 +43,7 @@ def attention(ctx: Lowering, node: Node) -> bool:
         **_mask_strides(shape),
     }  # fmt: skip
     if cache is not None:
-        ctx.growths.append(Growth(cache, ctx.shape(k), ctx.shape(v), 0 if causal else shape[-1]))
+        ctx.growths.append(Growth(cache, ctx.shape(k), ctx.shape(v), 0 if causal else shape[-1], 2 * ctx.lanes))
         kept = {"keys": _kept(cache, "keys"), "values": _kept(cache, "values"), "place": _kept(cache, "place")}
         ctx.call("attention_cached", q=ctx.read(q), k=ctx.read(k), v=ctx.read(v), y=ctx.result(node.output), **kept,
                  mask_columns=0 if causal else shape[-1], **common)  # fmt: skip
@@ -57,7 +57,8 @@ def attention(ctx: Lowering, node: Node) -> bool:
     ctx.call("attention", **{name: source.tensor for name, source in sources.items()}, y=ctx.result(node.output),
              **common, **strides, keys=keys, k_column=1, y_batch=queries * heads * width, y_head=width,
              y_row=heads * width, seen=1 + keys - queries if causal else keys, seen_step=int(causal),
-             unmasked=0 if causal else keys - shape[-1], blank=0, cap=0.0)  # fmt: skip
+             unmasked=0 if causal else keys - shape[-1], blank=0, cap=0.0,
+             panels=False)  # fmt: skip
     return True
 
 
@@ -132,7 +133,7 @@ def attend(ctx: Lowering, operands: Sequence[Operand | None], leads: Sequence[Si
             **strides, q_row=q.strides[-2], k_row=k.strides[-2], k_column=k.strides[-1] or 1, v_row=v.strides[-2],
             mask_row=added.strides[-2] if added else 0, y_row=y.strides[-2],
             seen=keys if scores.seen is None else scores.seen, seen_step=int(scores.seen is not None), unmasked=0,
-            blank=scores.blank, scale=scores.scale, cap=scores.cap,
+            blank=scores.blank, panels=False, scale=scores.scale, cap=scores.cap,
         )  # fmt: skip
 
 

@@ -12,7 +12,8 @@
 // sees are skipped.
 //
 // A few rows (a step of a decoder) read k and v once, where they lie. Long rows of keys are then cut into parts, which
-// threads share out as well, and the sums of the parts are added at the end.
+// threads share out as well, and the sums of the parts are added at the end. Keys that stay for later calls lie in panels
+// already: nothing has to be packed for them, and no products be added across lanes.
 //
 // Tiles and parts follow from the shapes alone: results do not depend on the number of threads.
 #include "gemm.h"
@@ -27,6 +28,7 @@ constexpr int64_t keys_per_tile = 256;
 constexpr int64_t rows_per_tile = 64;                  // at most; a multiple of `lanes`
 constexpr int64_t rows_per_block = 8 * rows_per_tile;  // at most
 constexpr int64_t keys_per_part = 4 * keys_per_tile;
+constexpr int64_t few_rows = 8;                        // of keys in panels
 constexpr int64_t grain = WORTH_A_THREAD;
 constexpr int64_t zero_for_nan = 1, zero_unseen = 2;  // values of `blank`
 
@@ -45,10 +47,12 @@ struct Head {
   int64_t seen, seen_step;  // row i sees the first seen + i seen_step keys
   float scale, cap;
   int64_t blank;
-  bool few;  // of all rows together, so that blocks do not matter
+  bool panels;  // k [keys / panel, depth, panel]
+  bool few;     // of all rows together, so that blocks do not matter
 
   int64_t seen_by(int64_t row) const { return smaller(keys, larger<int64_t>(0, seen + row * seen_step)); }
   int64_t in_place() const { return few ? width / panel * panel : 0; }  // columns of v that are not packed
+  bool by_dots() const { return few && !panels; }
   Head from(int64_t row) const {
     Head part = *this;
     part.q.data += row * q.row;
@@ -89,16 +93,16 @@ struct State {
 
 // Memory of a thread while it works on tiles.
 struct Scratch {
-  float *k, *v, *scores, *most, *shift, *fade;
+  float *k, *v, *scores, *most, *shift, *fade, *mask;
   int64_t row;  // of scores
 
   Scratch(float* memory, const Head& h)
       : k(memory), v(k + tile(h) * h.depth), scores(v + tile(h) * round_up(h.width, panel)),
         most(scores + rows_per_tile * tile(h)), shift(most + rows_per_tile * lanes), fade(shift + rows_per_tile),
-        row(tile(h)) {}
+        mask(fade + rows_per_tile), row(tile(h)) {}
   static int64_t tile(const Head& h) { return round_up(smaller(h.keys, keys_per_tile), panel); }
   static int64_t floats(const Head& h) {
-    return tile(h) * (h.depth + round_up(h.width, panel) + rows_per_tile) + rows_per_tile * (lanes + 2);
+    return tile(h) * (h.depth + round_up(h.width, panel) + rows_per_tile) + rows_per_tile * (lanes + 2 + panel);
   }
 };
 
@@ -173,17 +177,35 @@ template <int R = gemm::most_rows> void score_rows(int64_t rows, const Panel& p,
   score_tiles<R>(p, tiles);
 }
 
+// Rows of the mask for `count` keys from j on: none, or in place, or, of a panel in which the mask begins, in `scratch`.
+struct MaskRows {
+  const float* data;
+  int64_t row;
+};
+MaskRows mask_of(const Head& h, int64_t rows, int64_t j, int64_t count, float* scratch) {
+  if (!h.mask || j + count <= h.unmasked) return {nullptr, 0};
+  if (j >= h.unmasked) return {h.mask + j - h.unmasked, h.mask_row};
+  const int64_t without = h.unmasked - j;
+  for (int64_t i = 0; i < rows; ++i) {
+    float* row = scratch + i * panel;
+    std::memset(row, 0, static_cast<size_t>(without) * sizeof(float));
+    std::memcpy(row + without, h.mask + i * h.mask_row, static_cast<size_t>(count - without) * sizeof(float));
+  }
+  return {scratch, panel};
+}
+
 // Scores of `count` keys from j on and, in `most`, the largest of each row by lane.
 void find_scores(const Head& h, int64_t rows, int64_t j, int64_t count, const Scratch& to) {
   for (int64_t i = 0; i < rows; ++i) store(to.most + i * lanes, splat(-INFINITY));
-  const float* mask = h.mask && j >= h.unmasked ? h.mask + j - h.unmasked : nullptr;
+  const auto [mask, mask_row] = mask_of(h, rows, j, count, to.mask);
   const auto seen = [&](int64_t i) { return smaller(count, h.seen_by(i) - j); };
-  if (!h.few) {
+  if (!h.by_dots()) {
+    const float* k = h.panels ? h.k.data + j * h.depth : to.k;
     const int64_t tiles = ceil_div(rows, gemm::most_rows), less = rows / tiles, with_more = rows % tiles;
     const vf scale = splat(h.scale);
     for (int64_t c = 0; c < count; c += panel) {
       const int64_t seen_first = h.seen_step ? smaller(count, h.seen - j) - c : count - c;
-      const Panel p{h.q, to.k + c * h.depth, h.depth, scale, h.cap, mask ? mask + c : nullptr, h.mask_row, seen_first,
+      const Panel p{h.q, k + c * h.depth, h.depth, scale, h.cap, mask ? mask + c : nullptr, mask_row, seen_first,
                     h.seen_step, to.scores + c, to.row, to.most};
       if (with_more) score_rows(less + 1, p, with_more);
       score_rows(less, p.from(with_more * (less + 1)), tiles - with_more);
@@ -195,7 +217,7 @@ void find_scores(const Head& h, int64_t rows, int64_t j, int64_t count, const Sc
     float* row = to.scores + i * to.row;
     vf most = splat(-INFINITY);
     for (int64_t c = 0; c < count; c += lanes) {
-      const vf x = score(load(row + c), splat(h.scale), h.cap, mask ? mask + i * h.mask_row + c : nullptr, seen(i) - c);
+      const vf x = score(load(row + c), splat(h.scale), h.cap, mask ? mask + i * mask_row + c : nullptr, seen(i) - c);
       store(row + c, x);
       most = max(most, x);
     }
@@ -252,8 +274,10 @@ void attend(const Head& h, int64_t begin, int64_t end, const Scratch& scratch, c
   const int64_t tiles = ceil_div(h.rows, rows_per_tile), each = round_up(ceil_div(h.rows, tiles), lanes);
   int64_t count;
   for (int64_t j = begin; j < last; j += count) {
-    count = smaller(keys_per_tile, (j < h.unmasked ? smaller(last, h.unmasked) : last) - j);
-    if (!h.few) gemm::pack(h.k.data + j * h.k.row, h.k.column, h.k.row, h.depth, count, scratch.k, h.depth * panel);
+    count = smaller(keys_per_tile, last - j);
+    if (const int64_t before = h.unmasked - j; before > 0)  // the panel where the mask begins is a tile of its own
+      count = smaller(count, before < panel ? panel : before / panel * panel);
+    if (!h.by_dots() && !h.panels) gemm::pack(h.k.data + j * h.k.row, h.k.column, h.k.row, h.depth, count, scratch.k, h.depth * panel);
     gemm::pack(h.v + j * h.v_row + in_place, h.v_row, 1, count, h.width - in_place, scratch.v, count * panel);
     for (int64_t i = 0; i < h.rows; i += each) {
       const Head part = h.from(i);
@@ -301,23 +325,24 @@ void merge(const State& into, const State& part, int64_t rows) {
 // sees the first seen + i seen_step keys: all where `seen` is `keys` and `seen_step` 0. The mask has columns for the keys
 // from `unmasked` on. `sinks` [heads], which may be absent, are one more score in the sum of each row's softmax. With a
 // positive `cap`, scale q k^T becomes cap tanh(scale q k^T / cap). `blank` is what a row that sees no key becomes: 0 NaN,
-// 1 zero, as any NaN of the softmax does, 2 zero.
+// 1 zero, as any NaN of the softmax does, 2 zero. With `panels` k is [ceil(keys / panel), depth, panel], whatever the
+// strides of its rows, and lanes behind the last key may hold anything.
 KERNEL(attention, ARGS(q, k, v, mask, sinks, y),
        PARAMS(batch, heads, key_heads, queries, keys, depth, width, q_batch, q_head, q_row, k_batch, k_head, k_row,
               k_column, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, y_batch, y_head, y_row, seen,
-              seen_step, unmasked, blank),
+              seen_step, unmasked, blank, panels),
        SCALARS(scale, cap)) {
   if (p.batch * p.heads * p.queries * p.width <= 0) return;
   int64_t heads = p.heads, group = p.heads / p.key_heads, q_head = p.q_head, y_head = p.y_head, mask_head = p.mask_head;
   Head all{{in(a.q), p.q_row, 1}, {in(a.k), p.k_row, p.k_column}, in(a.v), p.v_row, in(a.mask), p.mask_row,
            p.unmasked, in(a.sinks), 0, out(a.y), p.y_row, p.queries, p.keys, p.depth, p.width, p.seen, p.seen_step,
-           s.scale, s.cap, p.blank, false};
+           s.scale, s.cap, p.blank, p.panels != 0, false};
   if (p.queries == 1 && group > 1) {  // heads that share keys are rows of one
     all.q.row = q_head, all.y_row = y_head, all.mask_row = mask_head, all.rows = group, all.seen_step = 0;
     all.sink_step = 1;
     q_head *= group, y_head *= group, mask_head *= group, heads = p.key_heads, group = 1;
   }
-  all.few = all.rows <= gemm::few_rows && p.k_column == 1;
+  all.few = all.panels ? all.rows <= few_rows : all.rows <= gemm::few_rows && p.k_column == 1;
   const int64_t whole = p.batch * heads, wanted = ceil_div(4 * pool.threads(), whole);
   const int64_t share = larger(rows_per_tile, round_up(ceil_div(all.rows, wanted), gemm::most_rows));
   const int64_t block = smaller(all.rows, smaller(rows_per_block, share)), blocks = ceil_div(all.rows, block);
@@ -361,29 +386,32 @@ KERNEL(attention, ARGS(q, k, v, mask, sinks, y),
   }
 }
 
-// Rows [batch, rows, heads, size] go behind the first `length` of memory [batch, heads, capacity, size].
+// Rows [batch, rows, heads, size] go behind the first `length` of memory [batch, heads, capacity, size]; of each `wide`
+// rows there, the elements of one column are neighbours.
 static void append(const float* from, float* to, int64_t batch, int64_t heads, int64_t rows, int64_t size, int64_t length,
-                   int64_t capacity, Pool& pool) {
+                   int64_t capacity, int64_t wide, Pool& pool) {
   pool.split(batch * heads, ceil_div(grain, rows * size + 1), [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       const float* source = from + (i / heads * rows * heads + i % heads) * size;
-      float* target = to + (i * capacity + length) * size;
-      for (int64_t row = 0; row < rows; ++row)
-        std::memcpy(target + row * size, source + row * heads * size, static_cast<size_t>(size) * sizeof(float));
+      for (int64_t row = 0; row < rows; ++row, source += heads * size) {
+        const int64_t lane = (length + row) % wide;
+        float* target = to + (i * capacity + length + row - lane) * size + lane;
+        for (int64_t l = 0; l < size; ++l) target[l * wide] = source[l];
+      }
     }
   });
 }
 
 // Attention whose keys and values stay: k [batch, queries, key_heads, depth] and v [..., width] are put into `keys` and
-// `values` [batch, key_heads, capacity, ...] behind those of earlier calls, and q [batch, queries, heads, depth] sees
+// `values` [batch, key_heads, capacity, ...], the keys in panels, behind those of earlier calls, and q [batch, queries, heads, depth] sees
 // all that are then there. `place` holds the length, before, and the capacity. The `mask_columns` of a mask are for the
 // last keys. Without a mask a query sees the keys up to its own. y is [batch, queries, heads, width].
 KERNEL(attention_cached, ARGS(q, k, v, mask, sinks, keys, values, place, y),
        PARAMS(batch, heads, key_heads, queries, depth, width, mask_batch, mask_head, mask_row, mask_columns),
        SCALARS(scale)) {
   const int64_t length = in<int64_t>(a.place)[0], capacity = in<int64_t>(a.place)[1], total = length + p.queries;
-  append(in(a.k), out(a.keys), p.batch, p.key_heads, p.queries, p.depth, length, capacity, pool);
-  append(in(a.v), out(a.values), p.batch, p.key_heads, p.queries, p.width, length, capacity, pool);
+  append(in(a.k), out(a.keys), p.batch, p.key_heads, p.queries, p.depth, length, capacity, panel, pool);
+  append(in(a.v), out(a.values), p.batch, p.key_heads, p.queries, p.width, length, capacity, 1, pool);
   const bool causal = a.mask == nullptr;
   const int64_t q_row = p.heads * p.depth, y_row = p.heads * p.width, k_head = capacity * p.depth,
                 v_head = capacity * p.width;
@@ -392,6 +420,6 @@ KERNEL(attention_cached, ARGS(q, k, v, mask, sinks, keys, values, place, y),
                  p.queries * q_row, p.depth, q_row, p.key_heads * k_head, k_head, p.depth, 1,
                  p.key_heads * v_head, v_head, p.width, p.mask_batch, p.mask_head, p.mask_row,
                  p.queries * y_row, p.width, y_row, causal ? length + 1 : total, causal,
-                 total - p.mask_columns, 0},
+                 total - p.mask_columns, 0, 1},
                 {s.scale, 0.0f}, pool);
 }
