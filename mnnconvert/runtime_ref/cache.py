@@ -19,14 +19,16 @@ FIRST_ROWS = 64  # places for positions in a cache that has just been made
 class KvCache:
     """Keys and values of one attention, of which `length` positions are in use.
 
-    Keys are [B,K,capacity/panel,D,panel] with panels of neighbours for kernels, or panels of 1; values are
-    [B,K,capacity,W]. The capacity doubles when it is too small, so that a step costs the same however long the text is.
+    They lie in panels, as products read them (panels of 1 for numpy): keys are [B,K,capacity/panel,D,panel], values
+    [B,K,W/panel,capacity,panel] with W filled up. The capacity doubles when it is too small, so that a step costs the
+    same however long the text is.
     """
 
     node: Node
     keys: np.ndarray | None = None
     values: np.ndarray | None = None
     length: int = 0
+    width: int = 0  # of a value
     place: np.ndarray = field(default_factory=lambda: np.zeros(2, np.int64))
     """Length and capacity, where kernels read them."""
 
@@ -48,8 +50,9 @@ class KvCache:
             capacity = max(capacity, FIRST_ROWS)
             while capacity < needed:
                 capacity *= 2
-            self.keys = _grown(self.keys, (k[0], k[2], capacity // panel, k[3], panel))
-            self.values = _grown(self.values, (v[0], v[2], capacity, v[3]))
+            self.keys = _grown(self.keys, (*given[:2], capacity // panel, k[3], panel))
+            self.values = _grown(self.values, (*given[:2], -(-v[3] // panel), capacity, panel))
+            self.width = v[3]
         self.place[:] = self.length, capacity
 
     def append(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -57,24 +60,24 @@ class KvCache:
         self.reserve(k.shape, v.shape, 1)
         assert self.keys is not None and self.values is not None  # reserved
         begin, self.length = self.length, self.length + k.shape[1]
-        keys, values = np.moveaxis(self.keys[..., 0], 1, 2), np.moveaxis(self.values, 1, 2)
+        keys, values = self.keys[..., 0].transpose(0, 2, 1, 3), self.values[..., 0].transpose(0, 3, 1, 2)
         keys[:, begin : self.length], values[:, begin : self.length] = k, v
         return keys[:, : self.length], values[:, : self.length]
 
     def _capacity(self) -> int:
-        return 0 if self.values is None else self.values.shape[2]
+        return 0 if self.values is None else self.values.shape[3]
 
     def _sizes(self) -> tuple[int, int, int, int, int]:
         """Batch, heads, size of keys and values, and of panels."""
-        assert self.keys is not None and self.values is not None
-        return (*self.keys.shape[:2], self.keys.shape[3], self.values.shape[3], self.keys.shape[4])
+        assert self.keys is not None
+        return (*self.keys.shape[:2], self.keys.shape[3], self.width, self.keys.shape[4])
 
 
 def _grown(kept: np.ndarray | None, shape: Sizes) -> np.ndarray:
-    """A copy with more places on the third axis."""
+    """A copy with more places on an axis."""
     made = np.zeros(shape, np.float32)
     if kept is not None:
-        made[:, :, : kept.shape[2]] = kept
+        made[tuple(slice(size) for size in kept.shape)] = kept
     return made
 
 

@@ -29,8 +29,8 @@ def run(lib, q, k, v, mask=None, scale=0.3, seen=None, seen_step=0, blank=False,
         keys=keys, depth=depth, width=width, q_batch=q_batch, q_head=q_head, q_row=q_row, k_batch=k_batch,
         k_head=k_head, k_row=k_row, k_column=k_column if depth > 1 else 1, v_batch=v_batch, v_head=v_head, v_row=v_row,
         mask_batch=mask_batch, mask_head=mask_head, mask_row=mask_row, y_batch=queries * heads * width, y_head=width,
-        y_row=heads * width, seen=keys if seen is None else seen, seen_step=seen_step, unmasked=unmasked, blank=blank, panels=False,
-        scale=scale, cap=cap, sinks=None if sinks is None else guarded(sinks),
+        y_row=heads * width, seen=keys if seen is None else seen, seen_step=seen_step, unmasked=unmasked, blank=blank,
+        capacity=0, scale=scale, cap=cap, sinks=None if sinks is None else guarded(sinks),
     )  # fmt: skip
 
 
@@ -206,7 +206,8 @@ def cached(lib, steps, mask=None, sinks=None, capacity=64):
     panel = 2 * lib.lanes
     (batch, _, heads, depth), (key_heads, width) = steps[0][0].shape, steps[0][2].shape[2:]
     keys = guarded(np.full((batch, key_heads, capacity // panel, depth, panel), np.nan, np.float32))
-    values = guarded(np.full((batch, key_heads, capacity, width), np.nan, np.float32))
+    groups = -(-width // panel)
+    values = guarded(np.full((batch, key_heads, groups, capacity, panel), np.nan, np.float32))
     length, results = 0, []
     for q, k, v in steps:
         queries = q.shape[1]
@@ -221,8 +222,10 @@ def cached(lib, steps, mask=None, sinks=None, capacity=64):
         ))  # fmt: skip
         length += queries
     rows = keys.swapaxes(-1, -2).reshape(batch, key_heads, capacity, depth)
-    assert np.isnan(rows[:, :, length:]).all() and np.isnan(values[:, :, length:]).all()
-    assert np.isfinite(rows[:, :, :length]).all() and np.isfinite(values[:, :, :length]).all()
+    columns = values.swapaxes(-1, -2).reshape(batch, key_heads, groups * panel, capacity)
+    assert np.isnan(rows[:, :, length:]).all() and np.isfinite(rows[:, :, :length]).all()
+    assert np.isnan(columns[..., length:]).all() and np.isnan(columns[:, :, width:]).all()
+    assert np.isfinite(columns[:, :, :width, :length]).all()
     return np.concatenate(results, 1)
 
 

@@ -58,7 +58,7 @@ def attention(ctx: Lowering, node: Node) -> bool:
              **common, **strides, keys=keys, k_column=1, y_batch=queries * heads * width, y_head=width,
              y_row=heads * width, seen=1 + keys - queries if causal else keys, seen_step=int(causal),
              unmasked=0 if causal else keys - shape[-1], blank=0, cap=0.0,
-             panels=False)  # fmt: skip
+             capacity=0)  # fmt: skip
     return True
 
 
@@ -133,7 +133,7 @@ def attend(ctx: Lowering, operands: Sequence[Operand | None], leads: Sequence[Si
             **strides, q_row=q.strides[-2], k_row=k.strides[-2], k_column=k.strides[-1] or 1, v_row=v.strides[-2],
             mask_row=added.strides[-2] if added else 0, y_row=y.strides[-2],
             seen=keys if scores.seen is None else scores.seen, seen_step=int(scores.seen is not None), unmasked=0,
-            blank=scores.blank, panels=False, scale=scores.scale, cap=scores.cap,
+            blank=scores.blank, capacity=0, scale=scores.scale, cap=scores.cap,
         )  # fmt: skip
 
 

@@ -12,8 +12,8 @@
 // sees are skipped.
 //
 // A few rows (a step of a decoder) read k and v once, where they lie. Long rows of keys are then cut into parts, which
-// threads share out as well, and the sums of the parts are added at the end. Keys that stay for later calls lie in panels
-// already: nothing has to be packed for them, and no products be added across lanes.
+// threads share out as well, and the sums of the parts are added at the end. Keys and values that stay for later calls lie
+// in panels already: nothing has to be packed, and no products be added across lanes.
 //
 // Tiles and parts follow from the shapes alone: results do not depend on the number of threads.
 #include "gemm.h"
@@ -47,12 +47,12 @@ struct Head {
   int64_t seen, seen_step;  // row i sees the first seen + i seen_step keys
   float scale, cap;
   int64_t blank;
-  bool panels;  // k [keys / panel, depth, panel]
-  bool few;     // of all rows together, so that blocks do not matter
+  int64_t capacity;  // of panels k [capacity / panel, depth, panel], v [width / panel, capacity, panel]; 0: rows
+  bool few;          // of all rows together, so that blocks do not matter
 
   int64_t seen_by(int64_t row) const { return smaller(keys, larger<int64_t>(0, seen + row * seen_step)); }
   int64_t in_place() const { return few ? width / panel * panel : 0; }  // columns of v that are not packed
-  bool by_dots() const { return few && !panels; }
+  bool by_dots() const { return few && !capacity; }
   Head from(int64_t row) const {
     Head part = *this;
     part.q.data += row * q.row;
@@ -200,7 +200,7 @@ void find_scores(const Head& h, int64_t rows, int64_t j, int64_t count, const Sc
   const auto [mask, mask_row] = mask_of(h, rows, j, count, to.mask);
   const auto seen = [&](int64_t i) { return smaller(count, h.seen_by(i) - j); };
   if (!h.by_dots()) {
-    const float* k = h.panels ? h.k.data + j * h.depth : to.k;
+    const float* k = h.capacity ? h.k.data + j * h.depth : to.k;
     const int64_t tiles = ceil_div(rows, gemm::most_rows), less = rows / tiles, with_more = rows % tiles;
     const vf scale = splat(h.scale);
     for (int64_t c = 0; c < count; c += panel) {
@@ -256,16 +256,19 @@ void find_weights(int64_t rows, int64_t count, const Scratch& at, const State& s
   }
 }
 
-// A tile of at most rows_per_tile rows and keys_per_tile keys, these from j on.
-void tile(const Head& h, int64_t rows, int64_t j, int64_t count, const Scratch& scratch, const State& state) {
+// A tile of at most rows_per_tile rows and keys_per_tile keys, these from j on; `packed` of them are in the scratch.
+void tile(const Head& h, int64_t rows, int64_t j, int64_t count, int64_t packed, const Scratch& scratch,
+          const State& state) {
   find_scores(h, rows, j, count, scratch);
   find_weights(rows, count, scratch, state);
   const int64_t in_place = h.in_place();
   const Left weights{scratch.scores, scratch.row, 1};
   gemm::Output y = plain(state.sums, state.row);
   y.residual = state.sums;
+  if (h.capacity)
+    return gemm::block(weights, rows, {h.v + j * panel, panel, h.capacity * panel}, state.row, count, y);
   gemm::block(weights, rows, {h.v + j * h.v_row, h.v_row, panel}, in_place, count, y);
-  gemm::block(weights, rows, {scratch.v, panel, count * panel}, state.row - in_place, count, y.at(0, in_place));
+  gemm::block(weights, rows, {scratch.v, panel, packed * panel}, state.row - in_place, count, y.at(0, in_place));
 }
 
 // Keys begin..end of a block of rows.
@@ -277,12 +280,14 @@ void attend(const Head& h, int64_t begin, int64_t end, const Scratch& scratch, c
     count = smaller(keys_per_tile, last - j);
     if (const int64_t before = h.unmasked - j; before > 0)  // the panel where the mask begins is a tile of its own
       count = smaller(count, before < panel ? panel : before / panel * panel);
-    if (!h.by_dots() && !h.panels) gemm::pack(h.k.data + j * h.k.row, h.k.column, h.k.row, h.depth, count, scratch.k, h.depth * panel);
-    gemm::pack(h.v + j * h.v_row + in_place, h.v_row, 1, count, h.width - in_place, scratch.v, count * panel);
+    if (!h.by_dots() && !h.capacity) gemm::pack(h.k.data + j * h.k.row, h.k.column, h.k.row, h.depth, count, scratch.k, h.depth * panel);
+    if (!h.capacity)
+      gemm::pack(h.v + j * h.v_row + in_place, h.v_row, 1, count, h.width - in_place, scratch.v, count * panel);
     for (int64_t i = 0; i < h.rows; i += each) {
       const Head part = h.from(i);
       const int64_t rows = smaller(each, part.rows);
-      if (part.seen_by(rows - 1) > j) tile(part, rows, j, count, scratch, state.from(i));
+      const int64_t seen = smaller(count, part.seen_by(rows - 1) - j);
+      if (seen > 0) tile(part, rows, j, seen, count, scratch, state.from(i));
     }
   }
 }
@@ -325,24 +330,24 @@ void merge(const State& into, const State& part, int64_t rows) {
 // sees the first seen + i seen_step keys: all where `seen` is `keys` and `seen_step` 0. The mask has columns for the keys
 // from `unmasked` on. `sinks` [heads], which may be absent, are one more score in the sum of each row's softmax. With a
 // positive `cap`, scale q k^T becomes cap tanh(scale q k^T / cap). `blank` is what a row that sees no key becomes: 0 NaN,
-// 1 zero, as any NaN of the softmax does, 2 zero. With `panels` k is [ceil(keys / panel), depth, panel], whatever the
-// strides of its rows, and lanes behind the last key may hold anything.
+// 1 zero, as any NaN of the softmax does, 2 zero. With a `capacity` k is [capacity / panel, depth, panel] and v
+// [ceil(width / panel), capacity, panel], whatever the strides of rows; what is beyond keys and width may be anything.
 KERNEL(attention, ARGS(q, k, v, mask, sinks, y),
        PARAMS(batch, heads, key_heads, queries, keys, depth, width, q_batch, q_head, q_row, k_batch, k_head, k_row,
               k_column, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, y_batch, y_head, y_row, seen,
-              seen_step, unmasked, blank, panels),
+              seen_step, unmasked, blank, capacity),
        SCALARS(scale, cap)) {
   if (p.batch * p.heads * p.queries * p.width <= 0) return;
   int64_t heads = p.heads, group = p.heads / p.key_heads, q_head = p.q_head, y_head = p.y_head, mask_head = p.mask_head;
   Head all{{in(a.q), p.q_row, 1}, {in(a.k), p.k_row, p.k_column}, in(a.v), p.v_row, in(a.mask), p.mask_row,
            p.unmasked, in(a.sinks), 0, out(a.y), p.y_row, p.queries, p.keys, p.depth, p.width, p.seen, p.seen_step,
-           s.scale, s.cap, p.blank, p.panels != 0, false};
+           s.scale, s.cap, p.blank, p.capacity, false};
   if (p.queries == 1 && group > 1) {  // heads that share keys are rows of one
     all.q.row = q_head, all.y_row = y_head, all.mask_row = mask_head, all.rows = group, all.seen_step = 0;
     all.sink_step = 1;
     q_head *= group, y_head *= group, mask_head *= group, heads = p.key_heads, group = 1;
   }
-  all.few = all.panels ? all.rows <= few_rows : all.rows <= gemm::few_rows && p.k_column == 1;
+  all.few = all.capacity ? all.rows <= few_rows : all.rows <= gemm::few_rows && p.k_column == 1;
   const int64_t whole = p.batch * heads, wanted = ceil_div(4 * pool.threads(), whole);
   const int64_t share = larger(rows_per_tile, round_up(ceil_div(all.rows, wanted), gemm::most_rows));
   const int64_t block = smaller(all.rows, smaller(rows_per_block, share)), blocks = ceil_div(all.rows, block);
@@ -386,40 +391,42 @@ KERNEL(attention, ARGS(q, k, v, mask, sinks, y),
   }
 }
 
-// Rows [batch, rows, heads, size] go behind the first `length` of memory [batch, heads, capacity, size]; of each `wide`
-// rows there, the elements of one column are neighbours.
-static void append(const float* from, float* to, int64_t batch, int64_t heads, int64_t rows, int64_t size, int64_t length,
-                   int64_t capacity, int64_t wide, Pool& pool) {
+// Rows [batch, rows, heads, size] are put into memory of `memory` floats per head: element l of row r goes to at(r, l).
+template <class At>
+static void put(const float* from, float* to, int64_t batch, int64_t heads, int64_t rows, int64_t size, int64_t memory,
+                At at, Pool& pool) {
   pool.split(batch * heads, ceil_div(grain, rows * size + 1), [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       const float* source = from + (i / heads * rows * heads + i % heads) * size;
-      for (int64_t row = 0; row < rows; ++row, source += heads * size) {
-        const int64_t lane = (length + row) % wide;
-        float* target = to + (i * capacity + length + row - lane) * size + lane;
-        for (int64_t l = 0; l < size; ++l) target[l * wide] = source[l];
-      }
+      for (int64_t r = 0; r < rows; ++r, source += heads * size)
+        for (int64_t l = 0; l < size; ++l) to[i * memory + at(r, l)] = source[l];
     }
   });
 }
 
-// Attention whose keys and values stay: k [batch, queries, key_heads, depth] and v [..., width] are put into `keys` and
-// `values` [batch, key_heads, capacity, ...], the keys in panels, behind those of earlier calls, and q [batch, queries, heads, depth] sees
-// all that are then there. `place` holds the length, before, and the capacity. The `mask_columns` of a mask are for the
-// last keys. Without a mask a query sees the keys up to its own. y is [batch, queries, heads, width].
+// Attention whose keys and values stay: k [batch, queries, key_heads, depth] and v [..., width] are put into the panels
+// `keys` and `values` [batch, key_heads, ...] of a capacity, behind those of earlier calls, and q [batch, queries, heads,
+// depth] sees all that are then there. `place` holds the length, before, and the capacity. The `mask_columns` of a mask
+// are for the last keys. Without a mask a query sees the keys up to its own. y is [batch, queries, heads, width].
 KERNEL(attention_cached, ARGS(q, k, v, mask, sinks, keys, values, place, y),
        PARAMS(batch, heads, key_heads, queries, depth, width, mask_batch, mask_head, mask_row, mask_columns),
        SCALARS(scale)) {
   const int64_t length = in<int64_t>(a.place)[0], capacity = in<int64_t>(a.place)[1], total = length + p.queries;
-  append(in(a.k), out(a.keys), p.batch, p.key_heads, p.queries, p.depth, length, capacity, panel, pool);
-  append(in(a.v), out(a.values), p.batch, p.key_heads, p.queries, p.width, length, capacity, 1, pool);
+  const int64_t k_head = capacity * p.depth, v_head = capacity * round_up(p.width, panel);
+  const auto key_at = [&](int64_t row, int64_t l) {
+    const int64_t lane = (length + row) % panel;
+    return (length + row - lane) * p.depth + l * panel + lane;
+  };
+  const auto value_at = [&](int64_t row, int64_t l) { return (l / panel * capacity + length + row) * panel + l % panel; };
+  put(in(a.k), out(a.keys), p.batch, p.key_heads, p.queries, p.depth, k_head, key_at, pool);
+  put(in(a.v), out(a.values), p.batch, p.key_heads, p.queries, p.width, v_head, value_at, pool);
   const bool causal = a.mask == nullptr;
-  const int64_t q_row = p.heads * p.depth, y_row = p.heads * p.width, k_head = capacity * p.depth,
-                v_head = capacity * p.width;
+  const int64_t q_row = p.heads * p.depth, y_row = p.heads * p.width;
   attention_run({a.q, a.keys, a.values, a.mask, a.sinks, a.y},
                 {p.batch, p.heads, p.key_heads, p.queries, total, p.depth, p.width,
                  p.queries * q_row, p.depth, q_row, p.key_heads * k_head, k_head, p.depth, 1,
                  p.key_heads * v_head, v_head, p.width, p.mask_batch, p.mask_head, p.mask_row,
                  p.queries * y_row, p.width, y_row, causal ? length + 1 : total, causal,
-                 total - p.mask_columns, 0, 1},
+                 total - p.mask_columns, 0, capacity},
                 {s.scale, 0.0f}, pool);
 }
