@@ -179,3 +179,27 @@ def test_turned_pairs_that_are_stacked(lib):
     assert compare(lib, turned_pairs, x, cos, sin) == ["rotary"]
     for change in ({"starts": (1, 0)}, {"concat": True}):
         assert "rotary" not in compare(lib, lambda b, *a, c=change: turned_pairs(b, *a, **c), x, cos, sin)
+
+
+def test_numbers_that_are_stacked(lib):
+    """Values without any axis, or with one, are looked at as well."""
+    x, y = numbers(), numbers(seed=1)
+
+    def build(b, x, y):
+        total, difference = arithmetic(b, "ADD", x, y), arithmetic(b, "SUB", x, y)
+        both = b.add(Concat(0), b.add(Unsqueeze((0,)), difference), b.add(Unsqueeze((0,)), total))
+        return [both, arithmetic(b, "ADD", arithmetic(b, "MUL", x, y), arithmetic(b, "MUL", y, y))]
+
+    assert "rotary" not in compare(lib, build, x, y)
+
+
+def test_a_single_pair_of_one_axis(lib):
+    x, cos, sin = numbers(2), numbers(1, seed=1), numbers(1, seed=2)
+
+    def build(b, x, cos, sin):
+        u, v = (b.add(GatherV2(0), x, b.constant(np.int32([i]))) for i in (0, 1))
+        first = arithmetic(b, "SUB", arithmetic(b, "MUL", u, cos), arithmetic(b, "MUL", v, sin))
+        second = arithmetic(b, "ADD", arithmetic(b, "MUL", u, sin), arithmetic(b, "MUL", v, cos))
+        return [b.add(Concat(0), first, second)]
+
+    assert compare(lib, build, x, cos, sin) == ["rotary"]

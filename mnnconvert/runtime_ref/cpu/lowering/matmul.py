@@ -28,7 +28,7 @@ SMALL_ROW = 1 << 16
 """Multiply-adds below which a product of one row costs more as a product than as a convolution."""
 
 FIRST: list[Rule] = []
-"""Rules that may take a MatMul, and what follows it, before it is lowered as a product: attention, coded weights."""
+"""Rules that may take a MatMul, and what follows it, before it is lowered as a product: coded weights."""
 
 
 class Operand(NamedTuple):

@@ -127,7 +127,7 @@ def _joined(ctx: Lowering, value: Value) -> Join | None:
     shape, sources = ctx.shape(value), [v.producer for v in node.inputs]
     views = [n for n in sources if n is not None and isinstance(n.op, VIEWS)]
     halves = [n.inputs[0] for n in views]
-    if len(views) < 2 or any((*ctx.shape(v), 2) != shape for v in halves):
+    if len(shape) < 2 or len(views) < 2 or any((*ctx.shape(v), 2) != shape for v in halves):
         return Join(node.inputs[0], node.inputs[1], 1, [], node)
     flat = ctx.only_user(value)
     whole = (*shape[:-2], 2 * shape[-2])
@@ -270,7 +270,7 @@ def _picks(ctx: Lowering, node: Node) -> np.ndarray | None:
 def _part(ctx: Lowering, value: Value) -> Part | None:
     """Elements of the last axis, if that is what a value is."""
     node = value.producer
-    if node is None or not ctx.is_here(node):
+    if node is None or not ctx.is_here(node) or not ctx.shape(value):
         return None
     source, size = node.inputs[0], ctx.shape(value)[-1]
     picks: Collection[int] | None = None
