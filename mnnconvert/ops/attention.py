@@ -6,7 +6,7 @@ import numpy as np
 
 from mnnconvert.ir.types import Dim, Spec, mul
 from mnnconvert.ops.base import Fields, Form, Op, register
-from mnnconvert.ops.samples import exactly, grid
+from mnnconvert.ops.samples import exactly, grid, integers
 
 
 @register()
@@ -18,7 +18,8 @@ class Attention(Op):
     in front as it holds: queries belong to the last S keys. The mask is float and added to the scores; its columns
     stand for the last M keys, and the keys before them are seen. Axes in front may be absent. Without a mask, or with
     a scalar one, query i sees the first T - S + i + 1 keys. Sinks, which need an operand in the place of the mask, are
-    one more score per head that counts in the sum of the softmax only. A row that sees no key becomes NaN.
+    one more score per head that counts in the sum of the softmax only. A row that sees no key becomes NaN. A mask of
+    integers is not looked at, as in the released runtime: all keys are seen.
 
     `kv_cache` lets a host keep k and v, so that later calls see the keys of this one; a call on its own begins afresh.
     """
@@ -39,8 +40,8 @@ class Attention(Op):
 
     def infer(self, q: Spec, k: Spec, v: Spec, *rest: Spec) -> Spec:
         """float32 [B,S,H*W]; ValueError where ranks, heads, sizes or types do not fit."""
-        if any(x.dtype != np.float32 for x in (q, k, v, *rest)) or len(rest) > 2:
-            raise ValueError("attention takes float32 operands q, k, v, mask, sinks")
+        if any(x.dtype != np.float32 for x in (q, k, v, *rest[1:])) or len(rest) > 2:
+            raise ValueError("attention takes float32 operands q, k, v, a mask, and sinks")
         if any(x.shape is not None and len(x.shape) != 4 for x in (q, k, v)):
             raise ValueError("q, k and v have four axes: batch, position, head, element")
         if q.shape is None:
@@ -84,6 +85,8 @@ class Attention(Op):
             hidden = np.triu(np.ones((queries, keys), bool), keys - queries + 1)
             return np.where(hidden, np.float32(-np.inf), np.float32(0))
         mask = rest[0]
+        if mask.dtype.kind != "f":
+            return np.zeros((), np.float32)
         if mask.shape[-1] > keys:
             raise ValueError(f"a mask of {mask.shape[-1]} columns on {keys} keys")
         return np.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(keys - mask.shape[-1], 0)])
@@ -97,7 +100,7 @@ class Attention(Op):
     samples = (
         grid(kv_cache=[True, False], layer_index=[3], q=[(1, 5, 4, 8)], k=[(1, 5, 2, 8)], v=[(1, 5, 2, 8)])
         + grid(kv_cache=[False], scale=[0.0, 0.5], q=[(1, 9, 6, 16)], k=[(1, 9, 6, 16)], v=[(1, 9, 6, 16)],
-               mask=[(9, 9), (1, 1, 9, 9), exactly(0.0, "float32")])
+               mask=[(9, 9), (1, 1, 9, 9), exactly(0.0, "float32"), integers(1, 1, 9, 9, low=0, high=2)])
         + grid(kv_cache=[False], q=[(1, 5, 4, 8)], k=[(1, 5, 2, 8)], v=[(1, 5, 2, 8)],
                mask=[(1, 1, 1, 5), exactly(0.0, "float32")], sinks=[(4,)])
         + grid(q=[(1, 1, 4, 3)], k=[(1, 1, 1, 3)], v=[(1, 1, 1, 3)], mask=[(1, 1, 1, 1)], sinks=[(4,)])

@@ -166,3 +166,18 @@ def test_attention_in_a_branch_that_is_chosen_at_run_time(session):
         single.output(block(single, single.input("x", F32, (1, 3, HIDDEN)), 1 - start), "y")
         want = Session(single.graph, "reference").run({"x": data[:, start::2]})["y"]
         close(np.concatenate(got[start::2], 1), want)
+
+
+def test_masks_that_do_not_fit(session):
+    b = Builder(Graph())
+    x, mask = b.input("x", F32, (1, "s", HIDDEN)), b.input("mask", F32, ("a", "b", "c", "d"))
+    b.output(block(b, x, 0, mask), "y")
+    kept, data, whole = session(b.graph), numbers(1, 6, HIDDEN), causal(6)
+    got = [kept.run({"x": data[:, :5], "mask": whole[:, :, :5, :5]})["y"]]
+    for shape in ((1, 1, 3, 6), (1, 3, 1, 6), (2, 1, 1, 6), (1, 1, 1, 7)):
+        with pytest.raises(ConversionError) as caught:
+            kept.run({"x": data[:, 5:], "mask": np.zeros(shape, np.float32)})
+        assert caught.value.diagnostics[0].reference == "run-failed"
+    got.append(kept.run({"x": data[:, 5:], "mask": whole[:, :, 5:]})["y"])
+    afresh = session(b.graph, kv_cache=False).run({"x": data, "mask": whole})["y"]
+    close(np.concatenate(got, 1), afresh)

@@ -44,6 +44,8 @@ def _sizes(b: Builder, node: Node) -> Sequence[Value] | None:
 def _mask(b: Builder, node: Node) -> Sequence[Value] | None:
     """A mask with a row for every query and a column for every key."""
     q, k, v, *rest = node.inputs
+    if rest and rest[0].dtype.kind != "f":
+        return None
     shape = rest[0].shape if rest else ()
     if shape is None or (not is_causal(shape) and math.prod(d for d in shape[:-2] if isinstance(d, int)) != 1):
         raise RefusedError("attention whose mask differs from head to head, or is not known to be one for all")

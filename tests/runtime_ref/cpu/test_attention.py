@@ -218,7 +218,7 @@ def cached(lib, steps, mask=None, sinks=None, capacity=64):
             mask=None if part is None else guarded(part), sinks=None if sinks is None else guarded(sinks), keys=keys,
             values=values, place=np.array([length, capacity]), batch=batch, heads=heads, key_heads=key_heads,
             queries=queries, depth=depth, width=width, mask_batch=mask_batch, mask_head=mask_head, mask_row=mask_row,
-            mask_columns=0 if part is None else part.shape[-1], scale=0.3,
+            mask_columns=0 if part is None else part.shape[-1], causal=part is None, scale=0.3,
         ))  # fmt: skip
         length += queries
     rows = keys.swapaxes(-1, -2).reshape(batch, key_heads, capacity, depth)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mnnconvert.errors import ConversionError
 from mnnconvert.ir import F32, Node, Value
 from mnnconvert.ops.attention import Attention, is_causal
 from mnnconvert.runtime_ref.cache import KvCache
@@ -31,22 +32,26 @@ def attention(ctx: Lowering, node: Node) -> bool:
     batch, queries, heads, depth = ctx.shape(q)
     keys, key_heads, width = *ctx.shape(k)[1:3], ctx.shape(v)[3]
     shape = ctx.shape(rest[0]) if rest else ()
+    added = bool(shape) and rest[0].dtype == F32
     cache = ctx.caches.of(node) if ctx.caches is not None else None
-    lead, causal = (batch, heads, queries), is_causal(shape)
-    fits = len(shape) <= 4 and all(m in (1, n) for m, n in zip(shape[-2::-1], lead[::-1], strict=False))
-    if not fits or not 0 < depth <= WIDEST - width or (cache is None and shape[-1:] > (keys,)):
+    lead, causal, columns = (batch, heads, queries), is_causal(shape), shape[-1] if added else 0
+    fits = not added or (len(shape) <= 4 and all(m in (1, n) for m, n in zip(shape[-2::-1], lead[::-1], strict=False)))
+    if cache is not None and not fits:
+        what = f"Attention failed: a mask {list(shape)} on scores {[*lead, keys]}"
+        raise ConversionError.of("run-failed", what, node=node.name)
+    if not fits or not 0 < depth <= WIDEST - width or (cache is None and columns > keys):
         return False
-    mask = None if causal else ctx.read(rest[0])
+    mask = ctx.read(rest[0]) if added else None
     common = {
         "mask": mask, "sinks": ctx.read(rest[1]) if len(rest) > 1 else None, "batch": batch, "heads": heads,
         "key_heads": key_heads, "queries": queries, "depth": depth, "width": width, "scale": op.factor(depth),
-        **_mask_strides(shape),
+        **_mask_strides(shape if added else ()),
     }  # fmt: skip
     if cache is not None:
-        ctx.growths.append(Growth(cache, ctx.shape(k), ctx.shape(v), 0 if causal else shape[-1], 2 * ctx.lanes))
+        ctx.growths.append(Growth(cache, ctx.shape(k), ctx.shape(v), columns, 2 * ctx.lanes))
         kept = {"keys": _kept(cache, "keys"), "values": _kept(cache, "values"), "place": _kept(cache, "place")}
         ctx.call("attention_cached", q=ctx.read(q), k=ctx.read(k), v=ctx.read(v), y=ctx.result(node.output), **kept,
-                 mask_columns=0 if causal else shape[-1], **common)  # fmt: skip
+                 mask_columns=columns, causal=causal, **common)  # fmt: skip
         return True
     sources = {name: rows_of(ctx, value, False) for name, value in (("q", q), ("k", k), ("v", v))}
     strides = {
@@ -57,7 +62,7 @@ def attention(ctx: Lowering, node: Node) -> bool:
     ctx.call("attention", **{name: source.tensor for name, source in sources.items()}, y=ctx.result(node.output),
              **common, **strides, keys=keys, k_column=1, y_batch=queries * heads * width, y_head=width,
              y_row=heads * width, seen=1 + keys - queries if causal else keys, seen_step=int(causal),
-             unmasked=0 if causal else keys - shape[-1], blank=0, cap=0.0,
+             unmasked=keys - columns, blank=0, cap=0.0,
              capacity=0)  # fmt: skip
     return True
 

@@ -407,9 +407,9 @@ static void put(const float* from, float* to, int64_t batch, int64_t heads, int6
 // Attention whose keys and values stay: k [batch, queries, key_heads, depth] and v [..., width] are put into the panels
 // `keys` and `values` [batch, key_heads, ...] of a capacity, behind those of earlier calls, and q [batch, queries, heads,
 // depth] sees all that are then there. `place` holds the length, before, and the capacity. The `mask_columns` of a mask
-// are for the last keys. Without a mask a query sees the keys up to its own. y is [batch, queries, heads, width].
+// are for the last keys. If `causal` a query sees the keys up to its own. y is [batch, queries, heads, width].
 KERNEL(attention_cached, ARGS(q, k, v, mask, sinks, keys, values, place, y),
-       PARAMS(batch, heads, key_heads, queries, depth, width, mask_batch, mask_head, mask_row, mask_columns),
+       PARAMS(batch, heads, key_heads, queries, depth, width, mask_batch, mask_head, mask_row, mask_columns, causal),
        SCALARS(scale)) {
   const int64_t length = in<int64_t>(a.place)[0], capacity = in<int64_t>(a.place)[1], total = length + p.queries;
   const int64_t k_head = capacity * p.depth, v_head = capacity * round_up(p.width, panel);
@@ -420,13 +420,12 @@ KERNEL(attention_cached, ARGS(q, k, v, mask, sinks, keys, values, place, y),
   const auto value_at = [&](int64_t row, int64_t l) { return (l / panel * capacity + length + row) * panel + l % panel; };
   put(in(a.k), out(a.keys), p.batch, p.key_heads, p.queries, p.depth, k_head, key_at, pool);
   put(in(a.v), out(a.values), p.batch, p.key_heads, p.queries, p.width, v_head, value_at, pool);
-  const bool causal = a.mask == nullptr;
   const int64_t q_row = p.heads * p.depth, y_row = p.heads * p.width;
   attention_run({a.q, a.keys, a.values, a.mask, a.sinks, a.y},
                 {p.batch, p.heads, p.key_heads, p.queries, total, p.depth, p.width,
                  p.queries * q_row, p.depth, q_row, p.key_heads * k_head, k_head, p.depth, 1,
                  p.key_heads * v_head, v_head, p.width, p.mask_batch, p.mask_head, p.mask_row,
-                 p.queries * y_row, p.width, y_row, causal ? length + 1 : total, causal,
+                 p.queries * y_row, p.width, y_row, p.causal ? length + 1 : total, p.causal,
                  total - p.mask_columns, 0, capacity},
                 {s.scale, 0.0f}, pool);
 }
