@@ -16,7 +16,21 @@ def strides(array, *axes):
     return [array.strides[axis] // 4 if array.shape[axis] > 1 else 0 for axis in axes]
 
 
-def run(lib, q, k, v, mask=None, scale=0.3, seen=None, seen_step=0, blank=False, sinks=None, unmasked=0, cap=0.0):
+def run(
+    lib,
+    q,
+    k,
+    v,
+    mask=None,
+    scale=0.3,
+    seen=None,
+    seen_step=0,
+    blank=False,
+    sinks=None,
+    unmasked=0,
+    cap=0.0,
+    replaces=False,
+):
     """y [batch, queries, heads, width] for views q, k, v [batch, heads, rows, size] of whole arrays."""
     (batch, heads, queries, depth), (_, key_heads, keys, _), width = q.shape, k.shape, v.shape[3]
     q_batch, q_head, q_row = strides(q, 0, 1, 2)
@@ -30,7 +44,7 @@ def run(lib, q, k, v, mask=None, scale=0.3, seen=None, seen_step=0, blank=False,
         k_head=k_head, k_row=k_row, k_column=k_column if depth > 1 else 1, v_batch=v_batch, v_head=v_head, v_row=v_row,
         mask_batch=mask_batch, mask_head=mask_head, mask_row=mask_row, y_batch=queries * heads * width, y_head=width,
         y_row=heads * width, seen=keys if seen is None else seen, seen_step=seen_step, unmasked=unmasked, blank=blank,
-        capacity=0, scale=scale, cap=cap, sinks=None if sinks is None else guarded(sinks),
+        capacity=0, replaces=replaces, scale=scale, cap=cap, sinks=None if sinks is None else guarded(sinks),
     )  # fmt: skip
 
 
@@ -254,3 +268,16 @@ def test_many_kept_keys_are_read_in_parts(lib):
     steps = [[np.ascontiguousarray(x[:, a:b]) for x in (q, k, v)] for a, b in ((0, 2999), (2999, 3000))]
     y = cached(lib, steps, capacity=4096)[:, -1:]
     close(y, expected(*(x.swapaxes(1, 2) for x in (q[:, -1:], k, v))))
+
+
+@pytest.mark.parametrize("queries, keys", [(1, 40), (3, 9), (70, 300)])
+def test_masks_that_replace_scores(lib, queries, keys):
+    """Whatever the score is, NaN too; fillers are scores like others."""
+    q, k, v = numbers(1, 2, queries, 16), numbers(1, 2, keys, 16, seed=1), numbers(1, 2, keys, 16, seed=2)
+    mask = np.where(numbers(1, 1, queries, keys, seed=3) > 0.5, np.float32(-0.5), np.float32(0))
+    mask[..., 3] = -np.inf
+    scores = np.where(mask == 0, 0.3 * q.astype(np.float64) @ k.swapaxes(-1, -2), mask)
+    k[:, :, 3] = np.nan
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    want = (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(1, 2)
+    close(run(lib, q, k, v, mask, replaces=True), want)

@@ -464,3 +464,34 @@ def test_repeated_keys_that_others_read_are_there(lib):
     y, repeated = case.run()
     np.testing.assert_allclose(y, attend(q, np.repeat(k, 2, 1), np.repeat(v, 2, 1)), rtol=1e-4, atol=1e-5)
     assert (repeated == np.repeat(k, 2, 1)).all() and "attention" in case.kernels
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_conditions_one_after_the_other(lib, known):
+    """Where a row is all hidden, every key counts alike, however many conditions hide it."""
+    q, k, v = operands(9, 9)
+    padding, causal = np.ones((1, 1, 1, 9), np.int32), np.tri(9, dtype=np.int32)
+    padding[..., :3] = 0
+
+    def build(b, q, k, v, *padding_fed):
+        condition = padding_fed[0] if padding_fed else b.constant(padding)
+        never = b.constant(np.float32([-3.4e38]))
+        scores = b.add(Select(), b.constant(causal), scores_of(b, q, k), never)
+        return weighted(b, b.add(Select(), condition, scores, never), v)
+
+    scores = np.where(causal * padding != 0, q.astype(np.float64) @ k.swapaxes(-1, -2), -3.4e38)
+    feeds = () if known else (padding,)
+    check(lib, build, softmax(scores) @ v, q, k, v, *feeds, kernels=["attention"] if known else ["chain", "attention"])
+
+
+def test_hidden_keys_may_be_no_numbers(lib):
+    q, k, v = operands(9, 20)
+    k[:, :, 15:] = np.nan
+    allowed = np.ones((9, 20), np.int32)
+    allowed[:, 15:] = 0
+
+    def build(b, q, k, v, condition):
+        return weighted(b, b.add(Select(), condition, scores_of(b, q, k), b.constant(np.float32([-np.inf]))), v)
+
+    want = attend(q, k[:, :, :15], v[:, :, :15])
+    check(lib, build, want, q, k, v, allowed, kernels=["chain", "attention"])

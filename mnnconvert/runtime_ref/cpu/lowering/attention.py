@@ -62,7 +62,7 @@ def attention(ctx: Lowering, node: Node) -> bool:
     ctx.call("attention", **{name: source.tensor for name, source in sources.items()}, y=ctx.result(node.output),
              **common, **strides, keys=keys, k_column=1, y_batch=queries * heads * width, y_head=width,
              y_row=heads * width, seen=1 + keys - queries if causal else keys, seen_step=int(causal),
-             unmasked=keys - columns, blank=0, cap=0.0,
+             unmasked=keys - columns, replaces=False, blank=0, cap=0.0,
              capacity=0)  # fmt: skip
     return True
 
@@ -101,12 +101,14 @@ class Axis(NamedTuple):
 class Scores:
     """How scores are made of products: cap tanh(scale product / cap), if there is a cap, plus a mask.
 
-    Query i sees the first seen + i keys, or all where `seen` is None. `blank` is a number of attention.cpp.
+    Query i sees the first seen + i keys, or all where `seen` is None. Where a mask that `replaces` is not 0, it is what
+    scores become. `blank` is a number of attention.cpp.
     """
 
     scale: float = 1.0
     cap: float = 0.0
     seen: int | None = None
+    replaces: bool = False
     blank: int = 0
 
 
@@ -138,7 +140,7 @@ def attend(ctx: Lowering, operands: Sequence[Operand | None], leads: Sequence[Si
             **strides, q_row=q.strides[-2], k_row=k.strides[-2], k_column=k.strides[-1] or 1, v_row=v.strides[-2],
             mask_row=added.strides[-2] if added else 0, y_row=y.strides[-2],
             seen=keys if scores.seen is None else scores.seen, seen_step=int(scores.seen is not None), unmasked=0,
-            blank=scores.blank, capacity=0, scale=scores.scale, cap=scores.cap,
+            replaces=scores.replaces, blank=scores.blank, capacity=0, scale=scores.scale, cap=scores.cap,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ hides what is behind a query becomes the kernel's own causality. Others are put 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -214,7 +214,10 @@ def _mask(ctx: Lowering, node: Node, value: Value) -> Mask | None:
 
 
 def _cleared(ctx: Lowering, softmax: Node, masks: Sequence[Mask]) -> list[Node]:
-    """The nodes that put zero in the place of NaN after a softmax, or where a condition has forbidden keys before."""
+    """The nodes that put zero in the place of NaN after a softmax, or where a condition has forbidden keys before.
+
+    A row that such a condition hides only together with another mask becomes zero as well, not NaN.
+    """
     value = softmax.output
     if value in ctx.wanted:
         return []
@@ -349,20 +352,21 @@ def _heads(ctx: Lowering, operand: Repeated, swapped: bool, either: bool = False
 
 def _added(ctx: Lowering, masks: Sequence[Mask], scores: Scores, rows: tuple[int, int]) -> Operand | None:
     """What is added to the scores, all masks together; `scores` is told where they are causality and nothing else."""
-    if not masks:
+    contents = {mask: content for mask in masks if (content := _content(ctx, mask.value)) is not None}
+    known = _folded(list(contents), contents)
+    seen = _seen(known, rows) if contents else None
+    rest = list(masks)
+    if seen is not None and (len(contents) == len(masks) or np.isneginf(known[known <= NEVER]).all()):
+        scores.seen, rest = seen, [mask for mask in masks if mask not in contents]
+    if not rest:
         return None
-    contents = [_content(ctx, mask.value) for mask in masks]
-    known = [_numbers(mask, content) for mask, content in zip(masks, contents, strict=True) if content is not None]
-    total = sum(known[1:], known[0]) if known else None
-    rest = [mask for mask, content in zip(masks, contents, strict=True) if content is None]
-    if total is not None and (seen := _seen(total, rows)) is not None:
-        scores.seen, total = seen, None
-    if not rest and total is None:
-        return None
-    if len(masks) == 1 and masks[0].allowed is None:
-        tensor = ctx.read(masks[0].value)
+    scores.replaces = all(mask.allowed is not None for mask in rest)
+    if len(rest) == 1 and not scores.replaces:
+        tensor = ctx.read(rest[0].value)
+    elif len(contents) == len(masks):
+        tensor = ctx.literal(np.ascontiguousarray(known, F32))
     else:
-        tensor = _together(ctx, rest, total)
+        tensor = _together(ctx, rest, contents)
     return Operand(tensor, np.broadcast_to(geometry(ctx, tensor), masks[0].shape))
 
 
@@ -384,11 +388,16 @@ def _content(ctx: Lowering, value: Value) -> np.ndarray | None:
         return np.asarray(node.op.ref(*known))
 
 
-def _numbers(mask: Mask, content: np.ndarray) -> np.ndarray:
-    """What a known mask adds to scores."""
-    if mask.allowed is None:
-        return content
-    return np.where((content != 0) == mask.allowed, np.float32(0), np.float32(mask.filler))
+def _folded(masks: Sequence[Mask], contents: Mapping[Mask, np.ndarray]) -> np.ndarray:
+    """What known masks do to a score of 0, one after the other."""
+    total = np.zeros((1, 1), F32)
+    for mask in masks:
+        content = contents[mask]
+        if mask.allowed is None:
+            total = total + content
+        else:
+            total = np.where((content != 0) == mask.allowed, total, np.float32(mask.filler))
+    return total
 
 
 def _seen(added: np.ndarray, rows: tuple[int, int]) -> int | None:
@@ -403,28 +412,20 @@ def _seen(added: np.ndarray, rows: tuple[int, int]) -> int | None:
     return seen if plain and (seen > 0 or np.isneginf(flat[0][hidden]).all()) else None
 
 
-def _together(ctx: Lowering, masks: Sequence[Mask], known: np.ndarray | None) -> Tensor:
-    """The sum of masks as a tensor: one that is computed at each run, unless all is known."""
-    if not masks:
-        assert known is not None
-        return ctx.literal(np.ascontiguousarray(known, F32))
-    shapes = [ctx.shape(mask.value) for mask in masks]
-    shape = np.broadcast_shapes(*shapes, *([known.shape] if known is not None else []))
-    chain, tensors = Chain(shape), [ctx.read(mask.value) for mask in masks]
-    terms = []
+def _together(ctx: Lowering, masks: Sequence[Mask], contents: Mapping[Mask, np.ndarray]) -> Tensor:
+    """What masks do to a score of 0, one after the other, as a tensor that is computed at each run."""
+    tensors = [ctx.literal(contents[m]) if m in contents else ctx.read(m.value) for m in masks]
+    shape = np.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    chain = Chain(shape)
+    total = chain.constant(0.0)
     for mask, tensor in zip(masks, tensors, strict=True):
         x = chain.operand(phantom(tensor.shape, tensor.dtype))
-        if mask.allowed is not None:
-            x = chain.apply("TO_BOOL" if tensor.dtype == F32 else "TO_BOOL.i", x)
-            choices = chain.constant(0.0), chain.constant(mask.filler)
-            x = chain.apply("SELECT", x, *(choices if mask.allowed else choices[::-1]))
-        terms.append(x)
-    if known is not None:
-        tensors.append(ctx.literal(np.ascontiguousarray(known, F32)))
-        terms.append(chain.operand(phantom(known.shape, F32)))
-    total = terms[0]
-    for term in terms[1:]:
-        total = chain.apply("ADD", total, term)
+        if mask.allowed is None:
+            total = chain.apply("ADD", total, x)
+            continue
+        x = chain.apply("TO_BOOL" if tensor.dtype == F32 else "TO_BOOL.i", x)
+        choices = total, chain.constant(mask.filler)
+        total = chain.apply("SELECT", x, *(choices if mask.allowed else choices[::-1]))
     chain.result(total)
     code, constants = chain.encode(ctx.library)
     y = ctx.tensor(shape)

@@ -39,6 +39,7 @@ struct Head {
   int64_t v_row;
   const float* mask;
   int64_t mask_row, unmasked;  // the mask begins at this key
+  bool replaces;               // what is not 0 in the mask takes the place of a score
   const float* sinks;          // of the heads that rows belong to, if any: one more score
   int64_t sink_step;
   float* y;
@@ -109,16 +110,18 @@ struct Scratch {
 gemm::Output plain(float* data, int64_t row) { return {data, row, nullptr, nullptr, IDENTITY, -INFINITY, INFINITY}; }
 
 // scale product + mask, of which the first `seen` lanes count; with a cap, cap tanh(scale product / cap) + mask.
-MNNK_INLINE vf score(vf product, vf scale, float cap, const float* mask, int64_t seen) {
+// A mask that replaces is a score itself where it is not 0.
+MNNK_INLINE vf score(vf product, vf scale, float cap, const float* mask, bool replaces, int64_t seen) {
   if (cap > 0.0f) {
     product = tanh(product * (scale / splat(cap)));
     scale = splat(cap);
   }
-  if (seen >= lanes) return mask ? fma(product, scale, load(mask)) : product * scale;
+  const auto masked = [&](vf m) { return replaces ? (m == 0.0f ? product * scale : m) : fma(product, scale, m); };
+  if (seen >= lanes) return mask ? masked(load(mask)) : product * scale;
   vi lane;
   for (int i = 0; i < lanes; ++i) lane[i] = i;
   const int64_t count = larger<int64_t>(0, seen);
-  const vf x = mask ? fma(product, scale, load_part(mask, count)) : product * scale;
+  const vf x = mask ? masked(load_part(mask, count)) : product * scale;
   return lane < splat_int(static_cast<int32_t>(count)) ? x : splat(-INFINITY);
 }
 
@@ -130,7 +133,9 @@ struct Panel {
   vf scale;
   float cap;
   const float* mask;
-  int64_t mask_row, seen, seen_step;
+  int64_t mask_row;
+  bool replaces;
+  int64_t seen, seen_step;
   float* scores;
   int64_t row;
   float* most;
@@ -159,10 +164,10 @@ template <int R> void score_tiles(Panel p, int64_t tiles) {
         store(p.most + r * lanes, max(max(load(p.most + r * lanes), first), second));
       }
     };
-    if (p.seen < panel || p.cap > 0.0f)
+    if (p.seen < panel || p.cap > 0.0f || p.replaces)
       put([&](vf x, int r, int v) {
         const float* mask = p.mask ? p.mask + r * p.mask_row + v * lanes : nullptr;
-        return score(x, p.scale, p.cap, mask, p.seen + r * p.seen_step - v * lanes);
+        return score(x, p.scale, p.cap, mask, p.replaces, p.seen + r * p.seen_step - v * lanes);
       });
     else if (p.mask)
       put([&](vf x, int r, int v) { return fma(x, p.scale, load(p.mask + r * p.mask_row + v * lanes)); });
@@ -205,8 +210,8 @@ void find_scores(const Head& h, int64_t rows, int64_t j, int64_t count, const Sc
     const vf scale = splat(h.scale);
     for (int64_t c = 0; c < count; c += panel) {
       const int64_t seen_first = h.seen_step ? smaller(count, h.seen - j) - c : count - c;
-      const Panel p{h.q, k + c * h.depth, h.depth, scale, h.cap, mask ? mask + c : nullptr, mask_row, seen_first,
-                    h.seen_step, to.scores + c, to.row, to.most};
+      const Panel p{h.q, k + c * h.depth, h.depth, scale, h.cap, mask ? mask + c : nullptr, mask_row, h.replaces,
+                    seen_first, h.seen_step, to.scores + c, to.row, to.most};
       if (with_more) score_rows(less + 1, p, with_more);
       score_rows(less, p.from(with_more * (less + 1)), tiles - with_more);
     }
@@ -217,7 +222,8 @@ void find_scores(const Head& h, int64_t rows, int64_t j, int64_t count, const Sc
     float* row = to.scores + i * to.row;
     vf most = splat(-INFINITY);
     for (int64_t c = 0; c < count; c += lanes) {
-      const vf x = score(load(row + c), splat(h.scale), h.cap, mask ? mask + i * mask_row + c : nullptr, seen(i) - c);
+      const vf x = score(load(row + c), splat(h.scale), h.cap, mask ? mask + i * mask_row + c : nullptr, h.replaces,
+                         seen(i) - c);
       store(row + c, x);
       most = max(most, x);
     }
@@ -328,20 +334,21 @@ void merge(const State& into, const State& part, int64_t rows) {
 // key_heads: q [queries, depth], k [keys, depth], mask [queries, keys], v [keys, width]. Strides are in floats; 0
 // repeats a mask. The last axes of all but k are contiguous; of k it is one of the two. The mask may be absent. Query i
 // sees the first seen + i seen_step keys: all where `seen` is `keys` and `seen_step` 0. The mask has columns for the keys
-// from `unmasked` on. `sinks` [heads], which may be absent, are one more score in the sum of each row's softmax. With a
-// positive `cap`, scale q k^T becomes cap tanh(scale q k^T / cap). `blank` is what a row that sees no key becomes: 0 NaN,
+// from `unmasked` on; if it `replaces`, scores become what is not 0 in it, and it is not added. `sinks` [heads], which
+// may be absent, are one more score in the sum of each row's softmax. With a positive `cap`, scale q k^T becomes
+// cap tanh(scale q k^T / cap). `blank` is what a row that sees no key becomes: 0 NaN,
 // 1 zero, as any NaN of the softmax does, 2 zero. With a `capacity` k is [capacity / panel, depth, panel] and v
 // [ceil(width / panel), capacity, panel], whatever the strides of rows; what is beyond keys and width may be anything.
 KERNEL(attention, ARGS(q, k, v, mask, sinks, y),
        PARAMS(batch, heads, key_heads, queries, keys, depth, width, q_batch, q_head, q_row, k_batch, k_head, k_row,
               k_column, v_batch, v_head, v_row, mask_batch, mask_head, mask_row, y_batch, y_head, y_row, seen,
-              seen_step, unmasked, blank, capacity),
+              seen_step, unmasked, replaces, blank, capacity),
        SCALARS(scale, cap)) {
   if (p.batch * p.heads * p.queries * p.width <= 0) return;
   int64_t heads = p.heads, group = p.heads / p.key_heads, q_head = p.q_head, y_head = p.y_head, mask_head = p.mask_head;
   Head all{{in(a.q), p.q_row, 1}, {in(a.k), p.k_row, p.k_column}, in(a.v), p.v_row, in(a.mask), p.mask_row,
-           p.unmasked, in(a.sinks), 0, out(a.y), p.y_row, p.queries, p.keys, p.depth, p.width, p.seen, p.seen_step,
-           s.scale, s.cap, p.blank, p.capacity, false};
+           p.unmasked, p.replaces != 0, in(a.sinks), 0, out(a.y), p.y_row, p.queries, p.keys, p.depth, p.width, p.seen,
+           p.seen_step, s.scale, s.cap, p.blank, p.capacity, false};
   if (p.queries == 1 && group > 1) {  // heads that share keys are rows of one
     all.q.row = q_head, all.y_row = y_head, all.mask_row = mask_head, all.rows = group, all.seen_step = 0;
     all.sink_step = 1;
@@ -426,6 +433,6 @@ KERNEL(attention_cached, ARGS(q, k, v, mask, sinks, keys, values, place, y),
                  p.queries * q_row, p.depth, q_row, p.key_heads * k_head, k_head, p.depth, 1,
                  p.key_heads * v_head, v_head, p.width, p.mask_batch, p.mask_head, p.mask_row,
                  p.queries * y_row, p.width, y_row, p.causal ? length + 1 : total, p.causal,
-                 total - p.mask_columns, 0, capacity},
+                 total - p.mask_columns, 0, 0, capacity},
                 {s.scale, 0.0f}, pool);
 }
