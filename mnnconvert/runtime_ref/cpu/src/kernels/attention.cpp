@@ -286,7 +286,8 @@ void attend(const Head& h, int64_t begin, int64_t end, const Scratch& scratch, c
     count = smaller(keys_per_tile, last - j);
     if (const int64_t before = h.unmasked - j; before > 0)  // the panel where the mask begins is a tile of its own
       count = smaller(count, before < panel ? panel : before / panel * panel);
-    if (!h.by_dots() && !h.capacity) gemm::pack(h.k.data + j * h.k.row, h.k.column, h.k.row, h.depth, count, scratch.k, h.depth * panel);
+    if (!h.by_dots() && !h.capacity)
+      gemm::pack(h.k.data + j * h.k.row, h.k.column, h.k.row, h.depth, count, scratch.k, h.depth * panel);
     if (!h.capacity)
       gemm::pack(h.v + j * h.v_row + in_place, h.v_row, 1, count, h.width - in_place, scratch.v, count * panel);
     for (int64_t i = 0; i < h.rows; i += each) {

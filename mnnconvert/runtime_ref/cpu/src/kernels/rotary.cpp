@@ -30,7 +30,8 @@ void turn_neighbours(const float* x, const float* cos, const float* sin, float* 
     const int64_t left = p.count - i;
     const vf u = load_some(x + i, left), v = load_some(x + p.x_pair + i, left);
     const vf c = load_some(cos + i, left), s = load_some(sin + i, left);
-    const vf d = p.second ? load_some(cos + p.second + i, left) : c, t = p.second ? load_some(sin + p.second + i, left) : s;
+    const vf d = p.second ? load_some(cos + p.second + i, left) : c;
+    const vf t = p.second ? load_some(sin + p.second + i, left) : s;
     store_some(y + i, fma(u, c, -(v * s)), left);
     store_some(y + p.y_pair + i, fma(v, d, u * t), left);
   }
@@ -48,9 +49,9 @@ void turn(const float* x, const float* cos, const float* sin, float* y, const Pa
 
 }  // namespace
 
-// y[a, b, c] = x[a, b, c] turned by the angles whose cosines and sines are in rows cos[a, b, c] and sin[a, b, c]. Strides
-// are in floats; 0 repeats a row. A row of x has `pairs` pairs (x[i x_step], x[i x_step + x_pair]) and, behind these, `rest`
-// numbers that are copied. The first of pair i takes the angle at i step, the second that `second` behind it.
+// y[i, j, k] = x[i, j, k] turned by the angles whose cosines and sines are in rows cos[i, j, k] and sin[i, j, k]. Strides
+// are in floats; 0 repeats a row. A row of x has `pairs` pairs (x[l x_step], x[l x_step + x_pair]) and, behind these,
+// `rest` numbers that are copied. The first of pair l takes the angle at l step, the second that `second` behind it.
 KERNEL(rotary, ARGS(x, cos, sin, y),
        PARAMS(n0, n1, n2, x0, x1, x2, cos0, cos1, cos2, sin0, sin1, sin2, y0, y1, y2, pairs, x_pair, x_step, y_pair,
               y_step, step, second, rest)) {
