@@ -40,18 +40,21 @@ def convert_with(options: ConversionOptions, progress: Progress | None = None) -
     return Conversion(options, progress).run()
 
 
-def load(path: PathLike, *, backend: str = "cpu", threads: int = 0, precision: str = "exact") -> Session:
+def load(
+    path: PathLike, *, backend: str = "cpu", threads: int = 0, precision: str = "exact", kv_cache: bool = False
+) -> Session:
     """A session for a `.mnn` file.
 
     `backend` "cpu" runs compiled kernels (numpy where none were built, see `Session.backend`), "reference" the numpy
     definitions. `threads` 0 takes as many as the process may use. `precision` "fast" lets products with coded weights
-    round their other operand to 8 bits.
+    round their other operand to 8 bits. With `kv_cache` attentions that can keep their keys and values from run to run,
+    until `Session.reset()`.
     """
     from mnnconvert.runtime_ref.session import load as load_session
 
     if threads < 0:
         raise UsageError.of("out-of-range", f"threads takes a number from 0 on, not {threads}")
-    return load_session(Path(path), backend, threads, precision)
+    return load_session(Path(path), backend, threads, precision, kv_cache)
 
 
 def verify(

@@ -9,6 +9,7 @@ FAMILIES = (
     "elementwise",
     "convolution",
     "matmul",
+    "attention",
     "reduction",
     "search",
     "signal",

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from mnnconvert.errors import ConversionError
 from mnnconvert.ir import F32, Graph, Node, Value
 from mnnconvert.ir.tensor import release
 from mnnconvert.ir.types import Spec, known
@@ -31,6 +32,7 @@ from mnnconvert.ops.control import If, truth
 from mnnconvert.ops.elementwise import Binary, Unary
 from mnnconvert.ops.layout import CHANNEL_FIRST, ConvertTensor, Identity
 from mnnconvert.ops.shape import ExpandDims, Flatten, Reshape, Squeeze, Unsqueeze
+from mnnconvert.runtime_ref.cache import Caches, KvCache
 from mnnconvert.runtime_ref.cpu.library import Kernel, Library, Pool, aligned_copy
 
 Sizes = tuple[int, ...]
@@ -47,11 +49,15 @@ ACTIVATIONS = {"IDENTITY": 0, "CLIP": 1, "SIGMOID": 2, "SILU": 3, "HARDSWISH": 4
 
 @dataclass(eq=False)
 class Buffer:
-    """Memory that tensors lie in: a constant (`array`), fed from outside (`fed`), or a place in the arena."""
+    """Memory that tensors lie in: a constant (`array`), fed from outside (`fed`), of a cache, or a place in the arena.
+
+    `kept` gives memory that outlives runs and may lie elsewhere at the next one.
+    """
 
     nbytes: int
     array: np.ndarray | None = None
     fed: Value | None = None
+    kept: Callable[[], np.ndarray] | None = None
     over: Buffer | None = None  # may take the place of this one
 
 
@@ -121,6 +127,32 @@ class Equal:
     source: Value
 
 
+@dataclass(frozen=True)
+class Growth:
+    """What a program adds to a cache: keys and values [batch, positions, heads, size], under a mask of `columns`.
+
+    The keys of a cache lie in panels of `panel` neighbours.
+    """
+
+    cache: KvCache
+    keys: Sizes
+    values: Sizes
+    columns: int
+    panel: int
+
+    def prepare(self) -> None:
+        """Make room, before a run."""
+        self.cache.reserve(self.keys, self.values, self.panel)
+        total = self.cache.length + self.keys[1]
+        if self.columns > total:
+            what = f"Attention failed: a mask of {self.columns} columns on {total} keys"
+            raise ConversionError.of("run-failed", what, node=self.cache.node.name)
+
+    def finish(self) -> None:
+        """Count what a run has added."""
+        self.cache.length += self.keys[1]
+
+
 Step = Call | Reference
 Rule = Callable[["Lowering", Node], bool]
 RULES: dict[type, Rule] = {}
@@ -135,6 +167,24 @@ def lowers(*ops: type) -> Callable[[Rule], Rule]:
                 raise TypeError(f"{op.__name__} has a lowering rule already")
             RULES[op] = rule
         return rule
+
+    return add
+
+
+Finder = Callable[["Lowering", Node], None]
+FINDERS: dict[type, list[Finder]] = {}
+
+
+def finds(*ops: type) -> Callable[[Finder], Finder]:
+    """Decorator: this function looks at nodes of these op classes for patterns that one kernel computes.
+
+    It runs before anything is lowered, in the order of the nodes, and tells `ctx.plan` what it has found.
+    """
+
+    def add(finder: Finder) -> Finder:
+        for op in ops:
+            FINDERS.setdefault(op, []).append(finder)
+        return finder
 
     return add
 
@@ -181,7 +231,8 @@ class Lowering:
     """Builds the steps for one set of shapes; rules talk to it.
 
     `steps` are in order of execution. `wanted` values are needed after them, and never fused away. `exact` is False
-    where activations may be rounded to integers for speed. `graphs` are those that ops may run.
+    where activations may be rounded to integers for speed. `graphs` are those that ops may run. With `caches`
+    attentions keep keys and values from run to run; `growths` is what a run adds to them.
     """
 
     def __init__(
@@ -192,6 +243,7 @@ class Lowering:
         wanted: Collection[Value],
         exact: bool = True,
         graphs: Mapping[str, Graph] | None = None,
+        caches: Caches | None = None,
     ):
         self.library = library
         self.lanes = library.lanes
@@ -200,11 +252,15 @@ class Lowering:
         self.exact = exact
         self.wanted = set(wanted)
         self.graphs = graphs or {}
+        self.caches = caches
+        self.growths: list[Growth] = []
         self.steps: list[Step] = []
         self.specs: dict[Value, Spec] = {}
         self._tensors: dict[Value, dict[str, Tensor]] = {}
         self._stage: set[Node] = set()
         self._skipped: dict[Node, None] = {}  # in order
+        self._plans: dict[Node, Rule] = {}
+        self._inner: dict[Node, Node] = {}  # node of a plan -> its last one
         self._inlined: list[Graph] = []
         self._current: Node | None = None
 
@@ -266,7 +322,29 @@ class Lowering:
         """The one node that reads a value, once, if nothing else needs it: it may be computed together with it."""
         if value in self.wanted or len(value.users) != 1 or value.tensor is not None:
             return None
-        return value.users[0] if value.users[0] in self._stage else None
+        user = value.users[0]
+        return user if user in self._stage and self._inner.get(user) in (None, self._current) else None
+
+    def is_here(self, node: Node) -> bool:
+        """Whether a node is one of those that are lowered together."""
+        return node in self._stage
+
+    def maker(self, value: Value) -> Node | None:
+        """The node, lowered or to be lowered here, that makes a value for one reader alone."""
+        node = value.producer
+        return node if node in self._stage and self.only_user(value) is not None else None
+
+    def is_planned(self, node: Node) -> bool:
+        """Whether a node belongs to a pattern."""
+        return node in self._plans or node in self._inner
+
+    def plan(self, inner: Collection[Node], last: Node, rule: Rule) -> None:
+        """A pattern: `rule` will compute its last node, once it is the turn of that, and none of `inner` be lowered.
+
+        The rule covers what it is asked for: it returns True. The values of `inner` are read within the pattern only.
+        """
+        self._plans[last] = rule
+        self._inner.update(dict.fromkeys(inner, last))
 
     def epilogue(self, node: Node, activation: str = "", residual: bool = True, views: bool = False) -> Epilogue:
         """What of the following nodes the kernel of `node` can do: an Add of a value that is ready, an activation.
@@ -392,6 +470,10 @@ class Lowering:
                 break
             work += sized
         self._stage = {each for each in work if isinstance(each, Node)}
+        for node in (each for each in work if isinstance(each, Node)):
+            for find in FINDERS.get(type(node.op), ()):
+                if not self.is_planned(node):
+                    find(self, node)
         for each in work:
             if isinstance(each, Node):
                 self._lower(each)
@@ -466,14 +548,16 @@ class Lowering:
         return [np.asarray(r) for r in (result if isinstance(result, tuple) else (result,))]
 
     def _lower(self, node: Node) -> None:
-        if node in self._skipped or all(self.specs[v].constant is not None for v in node.outputs):
+        if node in self._skipped or node in self._inner:
+            return
+        if all(self.specs[v].constant is not None for v in node.outputs):
             return
         self._current = node
         if node.op.pure and all(0 in self.shape(v) for v in node.outputs):
             for value in node.outputs:
                 self.result(value)
             return
-        rule, before = RULES.get(type(node.op)), len(self._skipped)
+        rule, before = self._plans.get(node, RULES.get(type(node.op))), len(self._skipped)
         if rule is None or not rule(self, node):
             self._refer(node)
         elif self.steps and isinstance(self.steps[-1], Call) and self.steps[-1].node is node:

@@ -232,7 +232,7 @@ def _region(ctx: Lowering, first: Node) -> list[Node]:
 
 def _fits(ctx: Lowering, node: Node, nodes: Sequence[Node]) -> bool:
     """Whether a node can be computed together with others; bytes would not be rounded between two of them."""
-    if type(node.op) not in EMIT or node.output not in ctx.specs or ctx.is_ready(node.output):
+    if type(node.op) not in EMIT or node.output not in ctx.specs or ctx.is_ready(node.output) or ctx.is_planned(node):
         return False
     inside = {n.output for n in nodes}
     same = ctx.shape(node.output) == ctx.shape(nodes[0].output)

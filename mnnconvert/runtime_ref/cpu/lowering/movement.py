@@ -174,16 +174,22 @@ def _cut(ctx: Lowering, node: Node, index: Sequence[Any]) -> bool:
 
 @lowers(slicing.StridedSlice)
 def strided_slice(ctx: Lowering, node: Node) -> bool:
+    index = slice_index(ctx, node)
+    return index is not None and _cut(ctx, node, index)
+
+
+def slice_index(ctx: Lowering, node: Node) -> list[Any] | None:
+    """The index, of numpy's basic kind, that a StridedSlice stands for; None where it depends on data."""
     op: Any = node.op
     bounds = [ctx.constant(v) for v in node.inputs[1:]]
     if any(b is None for b in bounds):
-        return False
+        return None
     shape, index = ctx.shape(node.inputs[0]), []
     axes = iter(shape)
     for pick in op.picks(len(shape), *([int(v) for v in b.reshape(-1)] for b in bounds if b is not None)):
         size = None if pick is None else next(axes)
         index.append(slicing.python_slice(size, *pick) if isinstance(pick, tuple) and size is not None else pick)
-    return _cut(ctx, node, index)
+    return index
 
 
 @lowers(slicing.SliceTf)
