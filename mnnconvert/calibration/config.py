@@ -42,7 +42,7 @@ class Config:
     quant_bits: int = 8
     skip_quant_op_names: tuple[str, ...] = ()
     debug: bool = False
-    winogradOpt: bool = False  # noqa: N815  the key's own spelling
+    winogradOpt: bool = False
     activation_bits: int = 8
     percentile: float = thresholds.PERCENTILE
     bias_correction: bool = True

@@ -11,8 +11,9 @@ import numpy as np
 from mnnconvert.calibration.config import CHANNELS, Config
 from mnnconvert.calibration.images import read_image
 from mnnconvert.errors import ConversionError, UsageError
-from mnnconvert.runtime_ref.session import TensorInfo
+from mnnconvert.ir import F32
 from mnnconvert.verification import recorded_case
+from mnnconvert.verify.engines import TensorInfo
 from mnnconvert.verify.inputs import load_npz
 
 Feeds = dict[str, np.ndarray]
@@ -46,7 +47,7 @@ class Samples:
         if self.config.input_type == "image":
             info = self.inputs[0]
             pictures = np.concatenate([read_image(f, *self._size(info), self.config) for f in files])
-            return {info.name: self._arranged(pictures, info).astype(info.dtype)}
+            return {info.name: self._arranged(pictures, info).astype(info.dtype or F32)}
         if self.config.input_type == "sequence":
             recorded, _ = recorded_case(files[0], outputs=False)
             return self._typed(recorded, files[0])
@@ -93,7 +94,7 @@ class Samples:
                 f"the sample has {', '.join(arrays) or 'nothing'}, the model takes {', '.join(names)}",
                 file=path,
             )
-        return {info.name: arrays[info.name].astype(info.dtype) for info in self.inputs}
+        return {info.name: arrays[info.name].astype(info.dtype or F32) for info in self.inputs}
 
 
 def open_samples(config: Config, inputs: Sequence[TensorInfo]) -> Samples:

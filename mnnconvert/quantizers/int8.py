@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.ir import ArrayTensor, Builder, Graph, Node, Value
+from mnnconvert.ir import ArrayTensor, Builder, Graph, Node, Tensor, Value
 from mnnconvert.ir.types import F32, Spec, Steps
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.base import Op
@@ -166,12 +166,13 @@ def bias_of(node: Node) -> np.ndarray:
     return np.asarray(bias.numpy(), np.float64).reshape(-1)
 
 
-def set_constant(node: Node, index: int, array: np.ndarray) -> None:
-    """Let a node read `array` (as float32) from now on, as a constant of its own."""
-    array = np.ascontiguousarray(array, np.float32)
-    content = array if prod(array.shape) <= 64 else None
-    old = node.inputs[index].name if index < len(node.inputs) else f"{node.name}/bias"
-    value = Value(old, Spec(F32, array.shape, content), ArrayTensor(array))
+def set_constant(node: Node, index: int, tensor: Tensor | np.ndarray) -> None:
+    """Let a node read this (an array as float32) from now on, as a constant of its own."""
+    if isinstance(tensor, np.ndarray):
+        tensor = ArrayTensor(np.ascontiguousarray(tensor, F32))
+    name = node.inputs[index].name if index < len(node.inputs) else f"{node.name}/bias"
+    content = tensor.numpy() if prod(tensor.shape) <= 64 else None
+    value = Value(name, Spec(F32, tuple(tensor.shape), content), tensor)
     if index < len(node.inputs):
         node.replace_input(index, value)
     else:
