@@ -12,6 +12,7 @@ from mnnconvert.calibration.collect import Collector, Progress, count_down, key_
 from mnnconvert.calibration.config import Config, read_config
 from mnnconvert.calibration.report import Agreement, LayerReport, QuantizationReport, decibels
 from mnnconvert.calibration.samples import open_samples
+from mnnconvert.calibration.sensitivity import Operands, Sensitivity, operands_of, restore
 from mnnconvert.errors import ConversionError, Diagnostic, UsageError
 from mnnconvert.ir import CodedTensor, CodedWeights, Graph, Node, Tensor, Value
 from mnnconvert.ir.types import I8, Steps
@@ -31,6 +32,7 @@ from mnnconvert.schema.writer import write_model
 from mnnconvert.verify.engines import SessionEngine
 
 VERIFIED = 16  # samples on which the written file is compared
+TRIED = 12  # samples on which the noise of layers is measured
 MOMENTS_BYTES = 1 << 30  # products of windows that are held at a time
 WIDEST = 8192  # columns of a weight beyond which its codes stay the nearest ones
 WEIGHTS_CODED_FIRST = ("KL", "ADMM")
@@ -43,6 +45,7 @@ class Calibration:
     def __init__(self, source: Path, target: Path, config: Config, resume: bool, progress: Progress):
         self.source, self.target, self.config = source, target, config
         self.progress = progress
+        self.floats: dict[str, Operands] = {}
         self.graph = read_model(source)
         self.samples = open_samples(config, SessionEngine(Session(self.graph)).inputs)
         self.plan = _plan(self.graph, config)
@@ -53,20 +56,44 @@ class Calibration:
     def run(self) -> QuantizationReport:
         started = time.perf_counter()
         with staged(self.target) as path:
-            if self.config.equalize:
-                self.report.pairs = equalize(self.graph, self.plan.layers)
-            coded = {node: self._code(node) for node in self.plan.layers}
-            self.plan.set_steps(self._choose(self._observe(coded)))
-            coded, biases = self._correct(coded)
-            self._replace(coded, biases)
-            external = Path(f"{self.source}.weight").exists()
-            self.report.target_bytes = write_model(self.graph, path, external=external).size
-            self.report.source_bytes = self.source.stat().st_size
+            self._quantize()
+            self._write(path)
+            self._keep_floats(path)
             self._compare(path)
         if self.state is not None:
             self.state.unlink(missing_ok=True)
+        self.report.source_bytes = self.source.stat().st_size
         self.report.seconds = time.perf_counter() - started
         return self.report
+
+    def _quantize(self) -> None:
+        """Give the graph its steps, codes and biases."""
+        if self.config.equalize:
+            self.report.pairs = equalize(self.graph, self.plan.layers)
+        self.floats = {node.name: operands_of(node) for node in self.plan.layers}
+        coded = {node: self._code(node) for node in self.plan.layers}
+        self.plan.set_steps(self._choose(self._observe(coded)))
+        self._replace(*self._correct(coded))
+
+    def _write(self, path: Path) -> None:
+        external = Path(f"{self.source}.weight").exists()
+        self.report.target_bytes = write_model(self.graph, path, external=external).size
+
+    def _keep_floats(self, path: Path) -> None:
+        """Where the outputs are worse than `min_sqnr`, the layers that cost most run in floats again."""
+        feeds = list(self._some(TRIED))
+        if not (self.config.min_sqnr and feeds):
+            return
+        source = Session(read_model(self.source))
+        names = [name for name, value in source.graph.outputs if value.dtype.kind == "f"]
+        sensitivity = Sensitivity(path, self.floats, feeds, [source.run(f, names) for f in feeds])
+        limit = 10 ** (-self.config.min_sqnr / 10)
+        worst = sensitivity.worst(limit, lambda fraction: self.progress("sensitivity of layers", fraction))
+        if worst:
+            restore(self.graph, self.floats, {*worst, *self.config.skip_quant_op_names})
+            self._write(path)
+            reason = f"it costs most of the accuracy (min_sqnr {self.config.min_sqnr:g} dB)"
+            self.report.skipped += [(name, reason) for name in worst]
 
     def _code(self, node: Node) -> CodedWeights:
         try:
@@ -148,7 +175,7 @@ class Calibration:
         names = [x.output_name for x in self.report.layers]
         source, simulated = Session(floats), Session(written)
         outputs = {name: Agreement() for name, value in floats.outputs if value.dtype.kind == "f"}
-        for feeds in self._some():
+        for feeds in self._some(VERIFIED):
             want = source.run(feeds, [*names, *outputs])
             got = simulated.run(feeds, [held[name] for name in names])
             for layer in self.report.layers:
@@ -159,9 +186,9 @@ class Calibration:
             self.report.verified += 1
         self.report.outputs = outputs
 
-    def _some(self) -> Iterator[dict[str, np.ndarray]]:
+    def _some(self, count: int) -> Iterator[dict[str, np.ndarray]]:
         """Samples to compare on, evenly spread."""
-        numbers = sorted({int(i) for i in np.linspace(0, len(self.samples) - 1, VERIFIED)})
+        numbers = sorted({int(i) for i in np.linspace(0, len(self.samples) - 1, count)})
         for done, number in enumerate(numbers, 1):
             yield self.samples[number]
             self.progress("compare", done / len(numbers))

@@ -48,6 +48,7 @@ class Config:
     bias_correction: bool = True
     equalize: bool = False
     weight_rounding: str = "nearest"
+    min_sqnr: float = 30.0
     file: Path = field(default=Path(), compare=False)
 
     @property
@@ -135,6 +136,7 @@ CHECKS: dict[str, Check] = {
     "bias_correction": _flag,
     "equalize": _flag,
     "weight_rounding": _one_of("nearest", "adaptive"),
+    "min_sqnr": lambda value: "" if _is_number(value) and 0 <= value <= 200 else "a number from 0 (off) to 200 (dB)",
 }
 """What each key takes."""
 
