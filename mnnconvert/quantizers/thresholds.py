@@ -117,7 +117,7 @@ def percentile_range(seen: Statistics, percent: float = PERCENTILE) -> tuple[flo
 def mse_range(seen: Statistics, clamp: int) -> tuple[float, float]:
     """The range whose steps have the smallest squared error on the histogram, found by shrinking the data's range.
 
-    Both ends shrink together first, then each end alone around the best, so that a long tail on one side is cut alone.
+    Both ends shrink together first, then each end alone around the best, ever finer.
     """
     low, high = min(0.0, seen.low), max(0.0, seen.high)
     centres, counts = seen.histogram.occupied()
@@ -127,11 +127,10 @@ def mse_range(seen: Statistics, clamp: int) -> tuple[float, float]:
         return float(np.square(rounded(centres, steps) - centres) @ counts)
 
     best = min(((a, a) for a in np.linspace(1.0, 0.1, 91)), key=error)
-    for _ in range(2 if low < 0 < high else 0):
-        for side in (0, 1):
-            near = np.clip(best[side] * np.linspace(0.8, 1.25, 19), 0.02, 1.0)
-            choices = [best, *((a, best[1]) if side == 0 else (best[0], a) for a in near)]
-            best = min(choices, key=error)
+    for spread in (0.2, 0.05, 0.01):
+        for side in (0, 1) if low < 0 < high else (int(low == 0),):
+            near = np.clip(best[side] * np.linspace(1 - spread, 1 + spread, 21), 0.02, 1.0)
+            best = min([best, *((a, best[1]) if side == 0 else (best[0], a) for a in near)], key=error)
     return low * best[0], high * best[1]
 
 
