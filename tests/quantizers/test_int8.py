@@ -146,7 +146,7 @@ def test_equalization_is_exact_and_evens_out_the_channels():
     before = unevenness(layers[0])
     assert equalize(graph, layers) == 3
     verify(graph, "equalize")
-    assert unevenness(layers[0]) < before / 100
+    assert unevenness(layers[0]) < before / 50
     got = run_graph(graph, {"x": x[:1]})["y"]
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * np.abs(want).max())
 
