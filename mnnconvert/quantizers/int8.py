@@ -86,7 +86,8 @@ def _held(graph: Graph, layers: Iterable[Node]) -> set[Value]:
     for node in reversed(graph.nodes):
         if _moves(node) and node.output in held and all(v.tensor is None for v in _data(node)):
             held.update(_data(node))
-    return held
+    means = (n for n in graph.nodes if isinstance(n.op, Pooling) and not _moves(n) and n.inputs[0] in held)
+    return held | {node.output for node in means if not node.op.indices}
 
 
 def _moves(node: Node) -> bool:

@@ -60,6 +60,12 @@ def test_a_skipped_layer_holds_nothing():
     assert set(names(plan)) == {"x", "p", "q", "s", "t"}
 
 
+def test_a_mean_of_held_values_is_held_by_itself():
+    plan = plan_int8(branches(), ["t"])
+    assert names(plan)["s"] == "s"
+    assert "t" not in names(plan)
+
+
 def test_results_of_moves_that_no_layer_reads_stay_in_floats():
     nodes = [("Conv", "x a", "p", {}), ("Reshape", "p shape", "y", {})]
     graph = graph_of([*nodes[:1], ("Flatten", "p", "y", {})], {"a": (4, 3, 3, 3)})
