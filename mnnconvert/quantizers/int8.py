@@ -86,8 +86,11 @@ def _held(graph: Graph, layers: Iterable[Node]) -> set[Value]:
     for node in reversed(graph.nodes):
         if _moves(node) and node.output in held and all(v.tensor is None for v in _data(node)):
             held.update(_data(node))
-    means = (n for n in graph.nodes if isinstance(n.op, Pooling) and not _moves(n) and n.inputs[0] in held)
-    return held | {node.output for node in means if not node.op.indices}
+    return held | {n.output for n in graph.nodes if _is_mean(n) and n.inputs[0] in held}
+
+
+def _is_mean(node: Node) -> bool:
+    return isinstance(node.op, Pooling) and node.op.function != "MAXPOOL"
 
 
 def _moves(node: Node) -> bool:
