@@ -55,7 +55,7 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
     ("bad-image", "A file of the folder with the samples is no picture that can be read.",
      "Take it away, or save it again as PNG or JPEG."),
     ("pillow-missing", "Pictures are read by the package Pillow, which is not installed.",
-     "Install it with pip install 'mnnconvert[images]', or give the samples as .npz files with \"input_type\": \"array\"."),
+     "Install it with pip install 'mnnconvert[images]', or give .npz files with \"input_type\": \"array\"."),
     ("non-finite-activation", "A value of the float model is NaN or infinite on a sample, so it has no range.",
      "Look for the sample that does it, and check 'mean' and 'normal'."),
     ("state-mismatch", "What --resume left behind belongs to another model, configuration or set of samples.",

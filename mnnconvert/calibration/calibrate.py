@@ -20,7 +20,15 @@ from mnnconvert.ops.convolution import Convolution
 from mnnconvert.option_types import did_you_mean
 from mnnconvert.quantizers.channels import code_channels
 from mnnconvert.quantizers.equalize import equalize
-from mnnconvert.quantizers.int8 import Int8Plan, bias_of, matrix_of, plan_int8, set_constant, simulate
+from mnnconvert.quantizers.int8 import (
+    Int8Plan,
+    bias_of,
+    matrix_of,
+    plan_int8,
+    set_constant,
+    simulate,
+    split_activations,
+)
 from mnnconvert.quantizers.observers import Statistics
 from mnnconvert.quantizers.rounding import bias_shift, descend
 from mnnconvert.quantizers.thresholds import choose_steps, rounded
@@ -74,6 +82,7 @@ class Calibration:
         coded = {node: self._code(node) for node in self.plan.layers}
         self.plan.set_steps(self._choose(self._observe(coded)))
         self._replace(*self._correct(coded))
+        split_activations(self.graph)
 
     def _write(self, path: Path) -> None:
         external = Path(f"{self.source}.weight").exists()

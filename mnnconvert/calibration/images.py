@@ -33,7 +33,9 @@ def _pixels(path: Path) -> NDArray[np.uint8]:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise ConversionError.of(
-            "pillow-missing", "images are read by Pillow, which is not installed", hint="pip install 'mnnconvert[images]'"
+            "pillow-missing",
+            "images are read by Pillow, which is not installed",
+            hint="pip install 'mnnconvert[images]'",
         ) from None
     try:
         with Image.open(path) as picture:
