@@ -83,10 +83,11 @@ def _why_not(node: Node, skip: Collection[str]) -> str:
 
 
 def _held(graph: Graph, layers: Iterable[Node]) -> set[Value]:
-    """Operands and results of the layers, and what reaches such an operand by moves alone."""
+    """Operands and results of the layers, and what reaches such an operand by moves and means alone."""
     held = {value for node in layers for value in (node.inputs[0], node.output)}
     for node in reversed(graph.nodes):
-        if _moves(node) and node.output in held and all(v.tensor is None for v in _data(node)):
+        lends = _moves(node) or _is_mean(node)  # MNN 3.6.1 lends the steps of such a result to operands without any
+        if lends and node.output in held and all(v.tensor is None for v in _data(node)):
             held.update(_data(node))
     return held | {n.output for n in graph.nodes if _is_mean(n) and n.inputs[0] in held}
 

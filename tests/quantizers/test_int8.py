@@ -66,6 +66,12 @@ def test_a_mean_of_held_values_is_held_by_itself():
     assert "t" not in names(plan)
 
 
+def test_a_mean_whose_result_is_held_has_a_held_operand():
+    nodes = [("Sigmoid", "x", "p", {}), ("GlobalAveragePool", "p", "q", {}), ("Conv", "q a", "y", {})]
+    plan = plan_int8(graph_of(nodes, {"a": (4, 3, 1, 1)}))
+    assert names(plan) == {"p": "p", "q": "q", "y": "y"}
+
+
 def test_results_of_moves_that_no_layer_reads_stay_in_floats():
     nodes = [("Conv", "x a", "p", {}), ("Reshape", "p shape", "y", {})]
     graph = graph_of([*nodes[:1], ("Flatten", "p", "y", {})], {"a": (4, 3, 3, 3)})
