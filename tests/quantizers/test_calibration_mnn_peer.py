@@ -56,12 +56,12 @@ def both(place, method):
     return [{v.name: v.steps for v in graph.values() if v.steps is not None} for graph in graphs]
 
 
-def test_the_released_tool_reads_our_configuration_and_finds_like_steps(place):
-    ours, theirs = both(place, "KL")
-    ratios = {name: ours[name].scale / theirs[name].scale for name in ours.keys() & theirs.keys()}
-    assert len(ratios) >= 3
-    inner = [ratio for name, ratio in ratios.items() if name not in ("x", "x/c4")]
-    assert inner and all(0.9 < ratio < 1.1 for ratio in inner), ratios
-    assert all(s.zero == 0 and (s.low, s.high) == (-127, 127) for s in theirs.values())
-    x = ours["x"]
-    assert x.scale >= theirs["x"].scale
+@pytest.mark.parametrize(("method", "near"), [("KL", 0.01), ("ADMM", 0.05), ("EMA", 0.01)])
+def test_the_released_tool_reads_our_configuration_and_finds_like_steps(place, method, near):
+    ours, theirs = both(place, method)
+    common = (ours.keys() & theirs.keys()) - ({"x", "x/c4"} if method == "KL" else set())  # we leave inputs unclipped
+    assert "q" in common
+    for name in common:
+        assert ours[name].scale == pytest.approx(theirs[name].scale, rel=near), name
+        assert ours[name].zero == theirs[name].zero, name
+        assert (ours[name].low, ours[name].high) == (-127, 127)
