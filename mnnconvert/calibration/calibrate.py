@@ -27,7 +27,6 @@ from mnnconvert.quantizers.int8 import (
     plan_int8,
     set_constant,
     simulate,
-    split_activations,
 )
 from mnnconvert.quantizers.observers import Statistics
 from mnnconvert.quantizers.rounding import bias_shift, descend
@@ -82,7 +81,6 @@ class Calibration:
         coded = {node: self._code(node) for node in self.plan.layers}
         self.plan.set_steps(self._choose(self._observe(coded)))
         self._replace(*self._correct(coded))
-        split_activations(self.graph)
 
     def _write(self, path: Path) -> None:
         external = Path(f"{self.source}.weight").exists()
@@ -204,13 +202,11 @@ class Calibration:
 
     def _layer_reports(self, written: Graph, matrices: dict[str, np.ndarray]) -> list[LayerReport]:
         found = []
-        planned = {node.name: node for node in self.plan.layers}
+        planned = {node.name for node in self.plan.layers} - {name for name, _ in self.report.skipped}
         for node in _layers(written):
-            before = planned.get(node.name)
             operand, result = node.inputs[0].steps, node.output.steps
-            if before is None or operand is None or result is None:
-                continue
-            found.append(self._layer_report(node, matrices[node.name], operand, result))
+            if node.name in planned and operand is not None and result is not None:
+                found.append(self._layer_report(node, matrices[node.name], operand, result))
         return found
 
     def _layer_report(self, node: Node, exact: np.ndarray, operand: Steps, result: Steps) -> LayerReport:

@@ -11,11 +11,9 @@ import numpy as np
 
 from mnnconvert.ir import ArrayTensor, Builder, Graph, Node, Tensor, Value
 from mnnconvert.ir.types import F32, Spec, Steps
-from mnnconvert.ops.activation import ReLU
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.base import Op
 from mnnconvert.ops.convolution import Convolution
-from mnnconvert.ops.elementwise import Binary
 from mnnconvert.ops.layout import ConvertTensor, Identity
 from mnnconvert.ops.pooling import Pooling
 from mnnconvert.ops.shape import ExpandDims, Flatten, Permute, Reshape, Squeeze, Transpose, Unsqueeze
@@ -122,24 +120,6 @@ def _root(parents: dict[Value, Value], value: Value) -> Value:
     while parents[value] is not value:
         value = parents[value]
     return value
-
-
-def split_activations(graph: Graph) -> int:
-    """Let fused ReLUs of arithmetic be nodes of their own where the result's steps have a zero point.
-
-    MNN 3.6.1 computes such arithmetic on codes, and its ReLU then cuts at code 0, whatever stands for 0. The value in
-    between has no steps, so that both are computed in floats. Returns how many.
-    """
-    fused = [n for n in graph.nodes if isinstance(n.op, Binary) and n.op.activation]
-    fused = [n for n in fused if n.output.steps is not None and n.output.steps.zero]
-    for node in fused:
-        op, result = node.op, node.output
-        assert isinstance(op, Binary)
-        between = Value(f"{result.name}/linear", Spec(result.dtype, result.shape))
-        node.op, node.outputs, between.producer = Binary(op.function), [between], node
-        activation = Node(ReLU(), [between], [result], f"{node.name}/relu", node.origin)
-        graph.nodes.insert(graph.nodes.index(node) + 1, activation)
-    return len(fused)
 
 
 class _Hold(Op):

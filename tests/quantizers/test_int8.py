@@ -10,7 +10,7 @@ from mnnconvert.ir.types import Steps
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.passes.pipeline import run_pipeline
 from mnnconvert.quantizers.equalize import equalize
-from mnnconvert.quantizers.int8 import bias_of, matrix_of, plan_int8, simulate, split_activations
+from mnnconvert.quantizers.int8 import bias_of, matrix_of, plan_int8, simulate
 from mnnconvert.quantizers.thresholds import rounded
 from mnnconvert.runtime_ref.session import Session
 
@@ -177,25 +177,6 @@ def test_equalization_leaves_alone_what_would_not_be_exact(why, pairs):
     layers = plan_int8(graph).layers
     assert layers[0].op.activation == ("relu6" if why == "relu6" else "relu")
     assert equalize(graph, layers) == pairs
-
-
-@pytest.mark.parametrize("zero", [0.0, -127.0])
-def test_a_fused_activation_is_split_where_zero_has_another_code(zero):
-    nodes = [("Conv", "x a", "p", SAME), ("Conv", "x b", "q", SAME), ("Add", "p q", "s", {}), ("Relu", "s", "r", {}),
-             ("Conv", "r d", "y", {})]  # fmt: skip
-    graph = graph_of(nodes, {"a": (4, 3, 3, 3), "b": (4, 3, 3, 3), "d": (5, 4, 1, 1)})
-    run_pipeline(graph)
-    x = RNG.standard_normal((1, 3, 12, 12)).astype("f")
-    want = run_graph(graph, {"x": x})["y"]
-    plan = plan_int8(graph)
-    plan.set_steps({v: Steps(0.1, zero) for v in plan.observed})
-    count = len(graph.nodes)
-    assert split_activations(graph) == (zero != 0)
-    verify(graph, "split")
-    assert len(graph.nodes) == count + (zero != 0)
-    for value in graph.values():
-        value.steps = None
-    np.testing.assert_array_equal(run_graph(graph, {"x": x})["y"], want)
 
 
 def test_matrix_and_bias():
