@@ -56,7 +56,7 @@ class WindowMoments:
     def _shifted(self, x: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
         """For every position in the kernel, what it meets at every output position: [N,C,oH,oW]."""
         op, sizes = self.op, (x.shape[2], x.shape[3])
-        top, left, bottom, right = op._pads(sizes, self.kernel)
+        top, left, bottom, right = op.padding(sizes, self.kernel)
         padded = pad_spatial(x, (top, left), (bottom, right))
         reach = [d * (k - 1) + 1 for d, k in zip(op.dilations, self.kernel, strict=True)]
         last = [padded.shape[2 + i] - reach[i] for i in (0, 1)]
