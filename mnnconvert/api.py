@@ -11,6 +11,7 @@ from mnnconvert.errors import ConversionError, UsageError
 from mnnconvert.options import ConversionOptions
 
 if TYPE_CHECKING:
+    from mnnconvert.calibration.report import QuantizationReport
     from mnnconvert.conversion import ConversionReport
     from mnnconvert.describe import ModelInfo
     from mnnconvert.runtime_ref.session import Session
@@ -75,6 +76,19 @@ def verify(
     from mnnconvert.verification import verify_files
 
     return verify_files(Path(source), Path(mnn), inputs, gates, tolerance=tolerance, engine=engine, seed=seed)
+
+
+def quantize(
+    source: PathLike, target: PathLike, config: PathLike, *, resume: bool = False, progress: Progress | None = None
+) -> QuantizationReport:
+    """Write the int8 form of the float file `source` to `target`, with ranges observed on samples.
+
+    `config` is a JSON file with the keys of MNN's quantization tool (docs/int8.md). With `resume` what was observed is
+    kept in `target`.state.npz until the work is done, and a run that was interrupted goes on from there.
+    """
+    from mnnconvert.calibration.calibrate import calibrate
+
+    return calibrate(Path(source), Path(target), Path(config), resume, progress)
 
 
 def info(path: PathLike) -> ModelInfo:

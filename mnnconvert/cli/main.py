@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("mnnconvert.cli.verify", "compare a converted model with its source"),
     "run": ("mnnconvert.cli.run", "run a model"),
     "bench": ("mnnconvert.cli.bench", "time a model, alone or against its source"),
+    "quantize": ("mnnconvert.cli.quantize", "full int8 from samples, with the configuration of MNN's mnnquant"),
     "show": ("mnnconvert.cli.show", "the weights of a model: layers, bits, sizes, ranges"),
     "ops": ("mnnconvert.cli.ops", "which source operators are supported"),
     "explain": ("mnnconvert.cli.explain", "what an error means and what to do"),
