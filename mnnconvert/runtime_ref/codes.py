@@ -15,6 +15,7 @@ import numpy as np
 from mnnconvert.ir import F32, I8, ArrayTensor, Graph, Node, Spec, Steps, Value
 from mnnconvert.ir.graph import Operation
 from mnnconvert.ops.convolution import Convolution
+from mnnconvert.ops.elementwise import Binary
 from mnnconvert.ops.integer import ConvInt8
 from mnnconvert.ops.padding import Padding
 from mnnconvert.ops.pooling import Pooling
@@ -90,12 +91,13 @@ class _Coder:
             operands = [self._decoded(v, f"{v.name}/float") if v.steps else self.float(v) for v in node.inputs]
             result = self._new(node.output, f"{node.output.name}/float")
             self._add(op, operands, [result], node)
-            codes = [self._coded(result, node.output)]
+            relu = isinstance(op, Binary) and op.activation
+            codes = [self._coded(result, node.output, activated(_steps(node.output), "relu" if relu else ""))]
         self.codes.update(zip(node.outputs, codes, strict=True))
 
     def _convolution(self, node: Node, op: Convolution) -> tuple[ConvInt8, list[Value]]:
-        x, y, coded = node.inputs[0].steps, node.output.steps, integer_weight(node)
-        assert x is not None and y is not None and coded is not None
+        x, y, coded = _steps(node.inputs[0]), _steps(node.output), integer_weight(node)
+        assert coded is not None
         weight = coded.codes.reshape(node.inputs[1].tensor.shape)  # type: ignore[union-attr]
         bias = node.inputs[2].constant if len(node.inputs) > 2 else None
         scale = coded.scale[:, 0]
@@ -108,9 +110,8 @@ class _Coder:
         constants = [_constant(f"{node.name}/{i}", array) for i, array in enumerate(arrays)]
         return made, [self.code(node.inputs[0]), *constants]
 
-    def _coded(self, source: Value, value: Value) -> Value:
-        steps = value.steps
-        assert steps is not None
+    def _coded(self, source: Value, value: Value, steps: Steps | None = None) -> Value:
+        steps = steps or _steps(value)
         made = self._new(value, f"{value.name}/int8", I8)
         reciprocal = float(np.float32(1) / np.float32(steps.scale))
         self._add(FloatToInt8((reciprocal,), (steps.zero,), steps.low, steps.high), [source], [made])
@@ -118,8 +119,7 @@ class _Coder:
 
     def _decoded(self, value: Value, name: str) -> Value:
         """What the codes of a value stand for. Ops on codes each get their own, so that they can be one with it."""
-        steps = value.steps
-        assert steps is not None
+        steps = _steps(value)
         made = self._new(value, name, F32)
         self._add(Int8ToFloat((steps.scale,), (steps.zero,)), [self.code(value)], [made])
         return made
@@ -131,6 +131,11 @@ class _Coder:
     def _add(self, op: Operation, inputs: Sequence[Value], outputs: list[Value], node: Node | None = None) -> None:
         name, origin = (outputs[0].name, ()) if node is None else (node.name, node.origin)
         self.made.nodes.append(Node(op, list(inputs), outputs, name, origin))
+
+
+def _steps(value: Value) -> Steps:
+    assert value.steps is not None, value
+    return value.steps
 
 
 def depthwise(op: Convolution, weight: np.ndarray) -> bool:
@@ -161,8 +166,7 @@ def integer_numbers(
 
 def _filling(op: Operation, result: Value) -> list[Value]:
     """The operand of a Padding that says what it fills with: the code of 0."""
-    assert result.steps is not None
-    return [_constant("zero", np.array(result.steps.zero, I8))] if isinstance(op, Padding) else []
+    return [_constant("zero", np.array(_steps(result).zero, I8))] if isinstance(op, Padding) else []
 
 
 def _constant(name: str, array: np.ndarray) -> Value:

@@ -49,9 +49,10 @@ def window(op, x, w):
     }  # fmt: skip
 
 
-def check_conv(lib, rng, x_shape, w_shape, shifted=True, **attributes):
+def check_conv(lib, rng, x_shape, w_shape, shifted=True, positive=False, **attributes):
     op = ConvInt8(**attributes)
     x, w = codes(rng, *x_shape), codes(rng, *w_shape)
+    x = np.abs(np.maximum(x, -127)) if positive else x
     outputs, (_, per_group, kernel_h, kernel_w) = w_shape[0], w_shape
     start = rng.integers(-5000, 5000, outputs).astype(np.int32)
     scale = (rng.uniform(0.2, 1.5, outputs) / (300 * (per_group * kernel_h * kernel_w) ** 0.5)).astype(np.float32)
@@ -61,13 +62,13 @@ def check_conv(lib, rng, x_shape, w_shape, shifted=True, **attributes):
     kind = "depthwise_codes" if depthwise else "conv_codes"
     size = padded(outputs, lib) * (4 if depthwise else 2 * -(-per_group // 4) * 4) * kernel_h * kernel_w
     packed = library.aligned((size,), np.uint8)
-    named = {"channels": outputs} if depthwise else {"inputs": per_group, "outputs": outputs}
+    named = {"channels": outputs} if depthwise else {"inputs": per_group, "outputs": outputs, "positive": positive}
     lib.call(f"{kind}_pack", w=guarded(w), start=guarded(start), scale=guarded(scale),
              shift=None if shift is None else guarded(shift), packed=packed, numbers=numbers, kernel_h=kernel_h,
              kernel_w=kernel_w, **named)  # fmt: skip
     sizes = window(op, x, w)
     y = both(lib, kind, (x.shape[0], sizes["out_h"], sizes["out_w"], padded(outputs, lib)), np.int8,
-             x=guarded(to_last(x, lib)), w=packed, numbers=guarded(numbers), n=x.shape[0], **named, **sizes)  # fmt: skip
+             x=guarded(to_last(x, lib)), w=packed, numbers=guarded(numbers), n=len(x), **named, **sizes)  # fmt: skip
     want = op.ref(x, w, start, scale, *([] if shift is None else [shift]))
     assert len(np.unique(want)) > 10 or want.size < 100
     np.testing.assert_array_equal(from_last(y, outputs), want)
@@ -78,6 +79,7 @@ def check_conv(lib, rng, x_shape, w_shape, shifted=True, **attributes):
 def test_channels(lib, rng, channels, outputs):
     check_conv(lib, rng, (1, channels, 7, 9), (outputs, channels, 3, 3), pads=(1, 1, 1, 1), zero=7)
     check_conv(lib, rng, (2, channels, 5, 6), (outputs, channels, 1, 1), shifted=False)
+    check_conv(lib, rng, (1, channels, 6, 7), (outputs, channels, 3, 2), positive=True, pads=(1, 0, 0, 1), zero=127)
 
 
 @pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (5, 2), (1, 7), (7, 7)])
@@ -85,8 +87,8 @@ def test_channels(lib, rng, channels, outputs):
 @pytest.mark.parametrize("dilations", [(1, 1), (2, 3)])
 def test_windows(lib, rng, kernel, strides, dilations):
     for pads in ((0, 0, 0, 0), (2, 1, 0, 3)):
-        check_conv(lib, rng, (1, 6, 15, 21), (9, 6, *kernel), strides=strides, dilations=dilations, pads=pads, zero=-128,
-                   low=-100, high=90)  # fmt: skip
+        steps = {"strides": strides, "dilations": dilations}
+        check_conv(lib, rng, (1, 6, 15, 21), (9, 6, *kernel), pads=pads, zero=-128, low=-100, high=90, **steps)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 17), (63, 1), (64, 63), (3, 400)])
@@ -108,10 +110,10 @@ def test_extreme_codes(lib, rng):
     )
     start, scale = np.zeros(8, np.int32), np.full(8, 1e-5, np.float32)
     lib.call("conv_codes_pack", w=w, start=start, scale=scale, shift=None, packed=packed, numbers=numbers, inputs=64,
-             outputs=8, kernel_h=3, kernel_w=3)  # fmt: skip
+             outputs=8, kernel_h=3, kernel_w=3, positive=False)  # fmt: skip
     op = ConvInt8()
     y = both(lib, "conv_codes", (1, 3, 3, padded(8, lib)), np.int8, x=to_last(x, lib), w=packed, numbers=numbers, n=1,
-             inputs=64, outputs=8, **window(op, x, w))  # fmt: skip
+             inputs=64, outputs=8, positive=False, **window(op, x, w))  # fmt: skip
     assert (from_last(y, 8) == round(128 * 128 * 64 * 9 * 1e-5)).all()
 
 
@@ -132,9 +134,10 @@ def test_pooling(lib, rng, function, kernel):
             op = OPS["Pooling"](function, kernel, strides, pads)
             x = codes(rng, 2, channels, 7, 9)
             (kh, sh, top, out_h), (kw, sw, left, out_w) = op._window(0, 7), op._window(1, 9)
-            y = both(lib, "pool_codes", (2, out_h, out_w, padded(channels, lib)), np.int8, x=guarded(to_last(x, lib)), n=2,
-                     channels=channels, h=7, width=9, out_h=out_h, out_w=out_w, kernel_h=kh, kernel_w=kw, stride_h=sh,
-                     stride_w=sw, top=top, left=left, mean=function == "AVEPOOL")  # fmt: skip
+            shape = (2, out_h, out_w, padded(channels, lib))
+            sizes = {"n": 2, "channels": channels, "h": 7, "width": 9, "out_h": out_h, "out_w": out_w, "kernel_h": kh,
+                     "kernel_w": kw, "stride_h": sh, "stride_w": sw, "top": top, "left": left}  # fmt: skip
+            y = both(lib, "pool_codes", shape, np.int8, x=guarded(to_last(x, lib)), mean=function == "AVEPOOL", **sizes)
             np.testing.assert_array_equal(from_last(y, channels), op.ref(x))
 
 

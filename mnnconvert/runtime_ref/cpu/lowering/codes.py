@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.ir import Node, Value
+from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.elementwise import Binary
 from mnnconvert.ops.integer import ConvInt8
+from mnnconvert.ops.layout import ConvertTensor
 from mnnconvert.ops.pooling import Pooling
 from mnnconvert.ops.quantization import FloatToInt8, Int8ToFloat
 from mnnconvert.ops.shape import Permute, Transpose
@@ -42,6 +44,7 @@ def convolution(ctx: Lowering, node: Node) -> bool:
     if start is None or np.abs(start.astype(np.int64)).max() > LARGEST_START:
         return False
     sizes = {"channels": channels} if depthwise else {"inputs": channels, "outputs": outputs}
+    sizes |= {} if depthwise else {"positive": lowest_code(x) >= 0 and op.zero >= 0}
     kernel_name = "depthwise_codes" if depthwise else "conv_codes"
     unit = 4 if depthwise else 2 * -(-inputs // 4) * 4  # bytes of the weights of an output, for each tap
     weights = _packed(ctx, node, f"{kernel_name}_pack", unit * math.prod(kernel), sizes)
@@ -67,8 +70,19 @@ def _packed(ctx: Lowering, node: Node, kernel: str, nbytes: int, sizes: dict[str
                  kernel_h=kernel_h, kernel_w=kernel_w, **sizes)  # fmt: skip
         return array
 
-    both = ctx.packed(w, (kernel, *(id(v.tensor) for v in numbers)), make)
+    both = ctx.packed(w, (kernel, sizes.get("positive"), *(id(v.tensor) for v in numbers)), make)
     return {"numbers": both, "w": ctx.view(both, (room - behind,), behind)}
+
+
+def lowest_code(value: Value) -> int:
+    """A bound for codes, from the ops that make them."""
+    op, inputs = (None, []) if value.producer is None else (value.producer.op, value.producer.inputs)
+    if isinstance(op, ConvInt8 | FloatToInt8):
+        return op.low
+    in_image = isinstance(op, Pooling) and op.function == "MAXPOOL" and not op.ceil and max(op.pads) < min(op.kernel)
+    if isinstance(op, ConvertTensor | Concat) or in_image:  # a window beside the image has the lowest code of all
+        return min(lowest_code(v) for v in inputs)
+    return -128
 
 
 def _dense(node: Node, sizes: dict[str, int]) -> np.ndarray:

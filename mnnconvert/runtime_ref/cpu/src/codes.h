@@ -10,20 +10,51 @@
 
 namespace mnnk {
 
-typedef int8_t vb __attribute__((vector_size(MNNK_LANES)));  // as many bytes as there are lanes
-
 inline int64_t whole_lanes(int64_t channels) { return round_up(channels, lanes); }
 
-MNNK_INLINE vf load_codes(const int8_t* p) {
+// As many bytes as there are lanes, as numbers; and back, for numbers that are codes.
+#if MNNK_LANES == 16 && defined(__AVX512F__)
+MNNK_INLINE vi widen_codes(const int8_t* p) {
+  return (vi)_mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+MNNK_INLINE void store_codes(int8_t* p, vi x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)x));
+}
+#elif MNNK_LANES == 8 && defined(__AVX2__)
+MNNK_INLINE vi widen_codes(const int8_t* p) {
+  return (vi)_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+MNNK_INLINE void store_codes(int8_t* p, vi x) {
+  const __m256i v = (__m256i)x;
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+}
+#elif MNNK_LANES == 4 && defined(__SSE2__)
+MNNK_INLINE vi widen_codes(const int8_t* p) {
+  int32_t four;
+  std::memcpy(&four, p, sizeof four);
+  __m128i x = _mm_cvtsi32_si128(four);
+  x = _mm_unpacklo_epi8(x, x);
+  return (vi)_mm_srai_epi32(_mm_unpacklo_epi16(x, x), 24);
+}
+MNNK_INLINE void store_codes(int8_t* p, vi x) {
+  const __m128i words = _mm_packs_epi32((__m128i)x, (__m128i)x);
+  const int32_t four = _mm_cvtsi128_si32(_mm_packs_epi16(words, words));
+  std::memcpy(p, &four, sizeof four);
+}
+#else
+typedef int8_t vb __attribute__((vector_size(MNNK_LANES)));
+MNNK_INLINE vi widen_codes(const int8_t* p) {
   vb bytes;
   std::memcpy(&bytes, p, sizeof bytes);
-  return to_float(__builtin_convertvector(bytes, vi));
+  return __builtin_convertvector(bytes, vi);
 }
-MNNK_INLINE vb narrow(vi x) { return __builtin_convertvector(x, vb); }
 MNNK_INLINE void store_codes(int8_t* p, vi x) {
-  const vb bytes = narrow(x);
+  const vb bytes = __builtin_convertvector(x, vb);
   std::memcpy(p, &bytes, sizeof bytes);
 }
+#endif
+MNNK_INLINE vf load_codes(const int8_t* p) { return to_float(widen_codes(p)); }
 
 struct Rounding {
   vf low, high;

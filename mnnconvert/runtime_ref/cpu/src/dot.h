@@ -140,6 +140,8 @@ using Dot8 = PlainDot;
 //   Activation       the type that an activation is stored as, with `offset` added to it
 //   Weight           the type that a weight is stored as
 //   step(s, w, x)    s + w . x, where every lane of x holds the same `group` activations
+//
+// PositiveDot is for activations of 0..127: then sums of two products fit into 16 bits.
 #if MNNK_LANES == 16 && defined(__AVX512VNNI__)
 struct CodeDot {
   using Activation = uint8_t;
@@ -169,6 +171,18 @@ struct CodeDot {
 #endif
   }
 };
+#endif
+#if defined(MNNK_HAS_PAIRS) && MNNK_LANES >= 8 && !defined(__AVX512VNNI__)
+struct PositiveDot {
+  using Activation = uint8_t;
+  using Weight = int8_t;
+  static constexpr int group = 4, offset = 0;
+  static MNNK_INLINE vi step(vi s, vi w, vi x) {
+    return in_order(s + sum_pairs(sum_byte_pairs(x, w), splat_int(0x00010001)));
+  }
+};
+#else
+using PositiveDot = CodeDot;
 #endif
 #undef MNNK_HAS_PAIRS
 

@@ -12,10 +12,6 @@ constexpr int64_t grain = 16384;  // elements worth a thread
 
 enum Layout : int64_t { SAME = 0, PLAIN = 1, BLOCKED = 2 };  // of the floats; SAME: both sides in the same order
 
-struct Steps {
-  vf factor, zero;
-};
-
 // f(image, block, first, count): squares of lanes channels x up to lanes pixels, in an order that threads share out.
 template <class F> void each_square(Pool& pool, int64_t batch, int64_t channels, int64_t pixels, const F& f) {
   const int64_t blocks = ceil_div(channels, lanes), squares = ceil_div(pixels, lanes);
@@ -49,12 +45,6 @@ MNNK_INLINE void store_codes_part(int8_t* p, vi x, int64_t count) {
   std::memcpy(p, buffer, static_cast<size_t>(count));
 }
 
-MNNK_INLINE void load_square(const float* x, int64_t row, int64_t rows, int64_t count, vf (&square)[lanes]) {
-  for (int64_t i = 0; i < lanes; ++i)
-    square[i] = i >= rows ? vf{} : count == lanes ? load(x + i * row) : load_part(x + i * row, count);
-  transpose(square);
-}
-
 // A binary function by number: 0 +, 1 -, 2 *.
 template <int F> MNNK_INLINE vf combine(vf x, vf y) { return F == 0 ? x + y : F == 1 ? x - y : x * y; }
 
@@ -80,10 +70,14 @@ KERNEL(floats_to_codes, ARGS(x, y), PARAMS(batch, channels, pixels, layout, lowe
       for (int64_t q = 0; q < count; ++q) store_codes(to + q * padded, code(load(from + q * lanes)));
       return;
     }
-    vf square[lanes];
-    load_square(x + (image * p.channels + block * lanes) * p.pixels + first, p.pixels,
-                smaller<int64_t>(lanes, p.channels - block * lanes), count, square);
-    for (int64_t q = 0; q < count; ++q) store_codes(to + q * padded, code(square[q]));
+    const float* from = x + (image * p.channels + block * lanes) * p.pixels + first;
+    const int64_t rows = smaller<int64_t>(lanes, p.channels - block * lanes);
+    alignas(64) float square[lanes * lanes];
+    if (rows == lanes && count == lanes) transpose_block(from, p.pixels, square, lanes);
+    else
+      for (int64_t q = 0; q < count; ++q)
+        for (int64_t i = 0; i < lanes; ++i) square[q * lanes + i] = i < rows ? from[i * p.pixels + q] : 0.0f;
+    for (int64_t q = 0; q < count; ++q) store_codes(to + q * padded, code(load(square + q * lanes)));
   });
 }
 
@@ -107,15 +101,13 @@ KERNEL(codes_to_floats, ARGS(x, y), PARAMS(batch, channels, pixels, layout), SCA
       for (int64_t q = 0; q < count; ++q) store(to + q * lanes, value(load_codes(from + q * padded)));
       return;
     }
-    vf square[lanes];
-    for (int64_t q = 0; q < lanes; ++q) square[q] = q < count ? value(load_codes(from + q * padded)) : vf{};
-    transpose(square);
-    const int64_t rows = smaller<int64_t>(lanes, p.channels - block * lanes);
     float* to = y + (image * p.channels + block * lanes) * p.pixels + first;
-    for (int64_t i = 0; i < rows; ++i) {
-      if (count == lanes) store(to + i * p.pixels, square[i]);
-      else store_part(to + i * p.pixels, square[i], count);
-    }
+    const int64_t rows = smaller<int64_t>(lanes, p.channels - block * lanes);
+    alignas(64) float square[lanes * lanes];
+    for (int64_t q = 0; q < count; ++q) store(square + q * lanes, value(load_codes(from + q * padded)));
+    if (rows == lanes && count == lanes) return transpose_block(square, lanes, to, p.pixels);
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t q = 0; q < count; ++q) to[i * p.pixels + q] = square[q * lanes + i];
   });
 }
 

@@ -24,9 +24,6 @@ using namespace mnnk;
 
 namespace {
 
-using Activation = CodeDot::Activation;
-using Weight = CodeDot::Weight;
-constexpr int group = CodeDot::group, offset = CodeDot::offset;
 #if MNNK_LANES == 16 && !defined(__AVX512F__)
 constexpr int most_pixels = 2;  // "wide": quick to compile
 #elif MNNK_LANES == 16
@@ -46,6 +43,7 @@ struct Axis {
 struct Conv {
   Axis rows, columns;
   int64_t images, inputs, outputs;
+  int64_t group, activation_bytes;  // of the dot product
 
   int64_t taps() const { return rows.kernel * columns.kernel; }
   int64_t channels() const { return round_up(inputs, group); }  // of a pixel in a copy
@@ -59,7 +57,7 @@ struct Conv {
 
   // Pixels of output that are computed at once: whole rows, or a part of one.
   int64_t chunk() const {
-    const int64_t area = larger<int64_t>(1, chunk_bytes / (channels() * static_cast<int64_t>(sizeof(Activation))));
+    const int64_t area = larger<int64_t>(1, chunk_bytes / (channels() * activation_bytes));
     if (single()) return even(out_pixels(), smaller(area, chunk_pixels));
     const int64_t width = columns.read(columns.out);
     int64_t fit = smaller((area / width - rows.span()) / rows.stride + 1, chunk_pixels / columns.out);
@@ -91,17 +89,17 @@ struct Window {
 };
 
 // Pixels of codes as activations; `step` codes from one to the next.
-void copy_pixels(const Conv& c, const int8_t* x, int64_t step, int64_t count, Activation* to) {
+template <class Dot> void copy_pixels(const Conv& c, const int8_t* x, int64_t step, int64_t count, typename Dot::Activation* to) {
   const int64_t channels = c.channels();
   if (channels == step) {
-    for (int64_t i = 0; i < count * channels; ++i) to[i] = static_cast<Activation>(x[i] + offset);
+    for (int64_t i = 0; i < count * channels; ++i) to[i] = static_cast<typename Dot::Activation>(x[i] + Dot::offset);
     return;
   }
   for (int64_t q = 0; q < count; ++q, x += step, to += channels)
-    for (int64_t i = 0; i < channels; ++i) to[i] = static_cast<Activation>(x[i] + offset);
+    for (int64_t i = 0; i < channels; ++i) to[i] = static_cast<typename Dot::Activation>(x[i] + Dot::offset);
 }
 
-void copy_window(const Conv& c, const Window& at, const int8_t* x, Activation zero, Activation* to) {
+template <class Dot> void copy_window(const Conv& c, const Window& at, const int8_t* x, typename Dot::Activation zero, typename Dot::Activation* to) {
   const int64_t pixel = c.in_pixel(), channels = c.channels();
   const int64_t left = smaller(at.width, larger<int64_t>(0, -at.column));
   const int64_t inside = larger<int64_t>(0, smaller(at.width, c.columns.size - at.column) - left);
@@ -112,30 +110,30 @@ void copy_window(const Conv& c, const Window& at, const int8_t* x, Activation ze
       continue;
     }
     std::fill_n(to, left * channels, zero);
-    copy_pixels(c, x + (row * c.columns.size + at.column + left) * pixel, pixel, inside, to + left * channels);
+    copy_pixels<Dot>(c, x + (row * c.columns.size + at.column + left) * pixel, pixel, inside, to + left * channels);
     std::fill_n(to + (left + inside) * channels, (at.width - left - inside) * channels, zero);
   }
 }
 
-void copy_single(const Conv& c, const int8_t* x, Activation zero, int64_t begin, int64_t end, Activation* to) {
+template <class Dot> void copy_single(const Conv& c, const int8_t* x, typename Dot::Activation zero, int64_t begin, int64_t end, typename Dot::Activation* to) {
   const int64_t pixel = c.in_pixel(), channels = c.channels();
   const bool all = c.rows.stride == 1 && c.columns.stride == 1 && c.rows.begin == 0 && c.columns.begin == 0 &&
                    c.rows.out == c.rows.size && c.columns.out == c.columns.size;
-  if (all) return copy_pixels(c, x + begin * pixel, pixel, end - begin, to);
+  if (all) return copy_pixels<Dot>(c, x + begin * pixel, pixel, end - begin, to);
   for (int64_t q = begin; q < end; ++q, to += channels) {
     const int64_t row = q / c.columns.out * c.rows.stride - c.rows.begin;
     const int64_t column = q % c.columns.out * c.columns.stride - c.columns.begin;
     if (row < 0 || row >= c.rows.size || column < 0 || column >= c.columns.size) std::fill_n(to, channels, zero);
-    else copy_pixels(c, x + (row * c.columns.size + column) * pixel, pixel, 1, to);
+    else copy_pixels<Dot>(c, x + (row * c.columns.size + column) * pixel, pixel, 1, to);
   }
 }
 
 // A tile of outputs of a chunk.
-struct Tile {
-  const Activation* const* pixels;  // where the window of each begins
+template <class Dot> struct Tile {
+  const typename Dot::Activation* const* pixels;  // where the window of each begins
   const int64_t* runs;              // where each run of the window begins
   int64_t run_count, run_words;     // words of `group` activations
-  const Weight* w;
+  const typename Dot::Weight* w;
   const int32_t* start;
   const float *scale, *shift;
   int8_t* y;
@@ -143,16 +141,17 @@ struct Tile {
   Rounding round;
 };
 
-template <int P, int B> __attribute__((noinline)) void run_tile(const Tile& t, int64_t first) {
+template <class Dot, int P, int B> __attribute__((noinline)) void run_tile(const Tile<Dot>& t, int64_t first) {
+  constexpr int group = Dot::group;
   vi sum[P][B];
-  const Activation* x[P];
+  const typename Dot::Activation* x[P];
 #pragma GCC unroll 16
   for (int p = 0; p < P; ++p) {
     x[p] = t.pixels[first + p];
 #pragma GCC unroll 4
     for (int b = 0; b < B; ++b) sum[p][b] = load(t.start + b * lanes);
   }
-  const Weight* w = t.w;
+  const typename Dot::Weight* w = t.w;
   for (int64_t r = 0; r < t.run_count; ++r) {
     const int64_t begin = t.runs[r], end = begin + t.run_words * group;
     for (int64_t i = begin; i < end; i += group, w += B * lanes * group) {
@@ -163,7 +162,7 @@ template <int P, int B> __attribute__((noinline)) void run_tile(const Tile& t, i
       for (int p = 0; p < P; ++p) {
         const vi word = spread_word(x[p] + i);
 #pragma GCC unroll 4
-        for (int b = 0; b < B; ++b) sum[p][b] = CodeDot::step(sum[p][b], weight[b], word);
+        for (int b = 0; b < B; ++b) sum[p][b] = Dot::step(sum[p][b], weight[b], word);
       }
     }
   }
@@ -176,14 +175,15 @@ template <int P, int B> __attribute__((noinline)) void run_tile(const Tile& t, i
   }
 }
 
-template <int B, int P = most_pixels> void run_pixels(const Tile& t, int64_t first, int64_t count) {
-  for (; count >= P; first += P, count -= P) run_tile<P, B>(t, first);
+template <class Dot, int B, int P = most_pixels> void run_pixels(const Tile<Dot>& t, int64_t first, int64_t count) {
+  for (; count >= P; first += P, count -= P) run_tile<Dot, P, B>(t, first);
   if constexpr (P > 1)
-    if (count) run_pixels<B, P - 1>(t, first, count);
+    if (count) run_pixels<Dot, B, P - 1>(t, first, count);
 }
 
 // The thread's memory: the copy, where pixels begin, where runs begin.
-struct Memory {
+template <class Dot> struct Memory {
+  using Activation = typename Dot::Activation;
   Activation* copy;
   const Activation** pixels;
   int64_t* runs;
@@ -203,14 +203,15 @@ struct Memory {
 };
 
 // The outputs [begin, end) of an image, tiles [first, last).
-void run_chunk(const Conv& c, const Memory& memory, const int8_t* x, const Weight* packed, const int32_t* numbers,
+template <class Dot>
+void run_chunk(const Conv& c, const Memory<Dot>& memory, const int8_t* x, const typename Dot::Weight* packed, const int32_t* numbers,
                int8_t* y, int64_t zero, const Rounding& round, int64_t begin, int64_t end, int64_t first,
                int64_t last) {
   const Window at(c, begin, end);
   const int64_t channels = c.channels(), row = at.width * channels;
-  const Activation filling = static_cast<Activation>(zero + offset);
-  if (c.single()) copy_single(c, x, filling, begin, end, memory.copy);
-  else copy_window(c, at, x, filling, memory.copy);
+  const auto filling = static_cast<typename Dot::Activation>(zero + Dot::offset);
+  if (c.single()) copy_single<Dot>(c, x, filling, begin, end, memory.copy);
+  else copy_window<Dot>(c, at, x, filling, memory.copy);
   for (int64_t q = begin; q < end; ++q) {
     const int64_t top = q / c.columns.out * c.rows.stride - c.rows.begin - at.row;
     const int64_t left = q % c.columns.out * c.columns.stride - c.columns.begin - at.column;
@@ -226,60 +227,92 @@ void run_chunk(const Conv& c, const Memory& memory, const int8_t* x, const Weigh
   const float* factors = reinterpret_cast<const float*>(numbers + padded);
   for (int64_t tile = first; tile < last; ++tile) {
     const int64_t from = 2 * tile * lanes;
-    const Tile t{memory.pixels, memory.runs, c.rows.kernel * columns,
-                 (joined ? c.columns.kernel : 1) * channels / group, packed + from * channels * c.taps(),
+    const Tile<Dot> t{memory.pixels, memory.runs, c.rows.kernel * columns,
+                 (joined ? c.columns.kernel : 1) * channels / Dot::group, packed + from * channels * c.taps(),
                  numbers + from, factors + from, factors + padded + from, y + begin * padded + from, padded, round};
-    if (c.tile_blocks(tile) == 2) run_pixels<2>(t, 0, end - begin);
-    else run_pixels<1>(t, 0, end - begin);
+    if (c.tile_blocks(tile) == 2) run_pixels<Dot, 2>(t, 0, end - begin);
+    else run_pixels<Dot, 1>(t, 0, end - begin);
   }
+}
+
+struct Numbers {
+  const void *start, *scale, *shift;  // int32, float32, float32 or null
+};
+
+template <class Dot> void pack(const Conv& c, const int8_t* w, const Numbers& from, void* packed, int32_t* start) {
+  const int64_t taps = c.taps(), padded = c.out_pixel();
+  auto* y = out<typename Dot::Weight>(packed);
+  for (int64_t tile = 0; tile < c.tiles(); ++tile)
+    for (int64_t tap = 0; tap < taps; ++tap)
+      for (int64_t first = 0; first < c.channels(); first += Dot::group)
+        for (int64_t o = 2 * tile * lanes; o < (2 * tile + c.tile_blocks(tile)) * lanes; ++o)
+          for (int64_t i = first; i < first + Dot::group; ++i)
+            *y++ = o < c.outputs && i < c.inputs ? w[(o * c.inputs + i) * taps + tap] : 0;
+
+  float *scale = reinterpret_cast<float*>(start + padded), *shift = scale + padded;
+  std::fill_n(start, 3 * padded, 0);
+  for (int64_t o = 0; o < c.outputs; ++o) {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < c.inputs * taps; ++i) sum += w[o * c.inputs * taps + i];
+    start[o] = static_cast<int32_t>(in<int32_t>(from.start)[o] - Dot::offset * sum);
+    scale[o] = in(from.scale)[o];
+    if (from.shift) shift[o] = in(from.shift)[o];
+  }
+}
+
+struct Maps {
+  const void *x, *w, *numbers;
+  void* y;
+};
+
+template <class Dot> void convolve(const Conv& c, const Maps& maps, int64_t zero, const Rounding& round, Pool& pool) {
+  const int64_t chunk = c.chunk(), chunks = ceil_div(c.out_pixels(), chunk), threads = pool.threads();
+  const int64_t tasks = c.images * chunks;
+  const int64_t parts = tasks % threads && tasks < 4 * threads ? smaller<int64_t>(threads, c.tiles()) : 1;
+  const int64_t work = tasks * chunk * c.outputs * c.inputs * c.taps() / 2;
+  pool.each(tasks * parts, work, [&](int64_t task, int thread) {
+    const int64_t part = task % parts, begin = task / parts % chunks * chunk, image = task / parts / chunks;
+    run_chunk<Dot>(c, Memory<Dot>(pool, thread, c, chunk),
+                   in<int8_t>(maps.x) + image * c.rows.size * c.columns.size * c.in_pixel(),
+                   in<typename Dot::Weight>(maps.w), in<int32_t>(maps.numbers),
+                   out<int8_t>(maps.y) + image * c.out_pixels() * c.out_pixel(), zero, round, begin,
+                   smaller(begin + chunk, c.out_pixels()), c.tiles() * part / parts, c.tiles() * (part + 1) / parts);
+  });
+}
+
+// f of the dot product that is meant.
+template <class F> void with_dot(bool positive, const F& f) {
+  if (positive) f(PositiveDot());
+  else f(CodeDot());
+}
+template <class Dot> Conv for_dot(Dot, Conv c) {
+  c.group = Dot::group;
+  c.activation_bytes = sizeof(typename Dot::Activation);
+  return c;
 }
 
 }  // namespace
 
 // w [outputs, inputs, kernel_h, kernel_w], start int32, scale and shift float32 [outputs] (shift may be absent) -> packed,
 // which has room for 2 * round_up(outputs, lanes) * round_up(inputs, 4) * kernel_h * kernel_w bytes, and numbers.
-KERNEL(conv_codes_pack, ARGS(w, start, scale, shift, packed, numbers), PARAMS(outputs, inputs, kernel_h, kernel_w)) {
-  const Conv c{{0, 0, p.kernel_h, 1, 1, 0}, {0, 0, p.kernel_w, 1, 1, 0}, 1, p.inputs, p.outputs};
-  const int8_t* w = in<int8_t>(a.w);
-  const int64_t taps = c.taps(), padded = c.out_pixel();
-  Weight* y = out<Weight>(a.packed);
-  for (int64_t tile = 0; tile < c.tiles(); ++tile)
-    for (int64_t tap = 0; tap < taps; ++tap)
-      for (int64_t from = 0; from < c.channels(); from += group)
-        for (int64_t o = 2 * tile * lanes; o < (2 * tile + c.tile_blocks(tile)) * lanes; ++o)
-          for (int64_t i = from; i < from + group; ++i)
-            *y++ = o < p.outputs && i < p.inputs ? w[(o * p.inputs + i) * taps + tap] : 0;
-
-  int32_t* start = out<int32_t>(a.numbers);
-  float *scale = reinterpret_cast<float*>(start + padded), *shift = scale + padded;
-  std::fill_n(start, 3 * padded, 0);
-  for (int64_t o = 0; o < p.outputs; ++o) {
-    int64_t sum = 0;
-    for (int64_t i = 0; i < p.inputs * taps; ++i) sum += w[o * p.inputs * taps + i];
-    start[o] = static_cast<int32_t>(in<int32_t>(a.start)[o] - offset * sum);
-    scale[o] = in(a.scale)[o];
-    if (a.shift) shift[o] = in(a.shift)[o];
-  }
+// `positive`: no code of x is below 0.
+KERNEL(conv_codes_pack, ARGS(w, start, scale, shift, packed, numbers),
+       PARAMS(outputs, inputs, kernel_h, kernel_w, positive)) {
+  const Conv c{{0, 0, p.kernel_h, 1, 1, 0}, {0, 0, p.kernel_w, 1, 1, 0}, 1, p.inputs, p.outputs, 0, 0};
+  with_dot(p.positive, [&](auto dot) {
+    pack<decltype(dot)>(for_dot(dot, c), in<int8_t>(a.w), {a.start, a.scale, a.shift}, a.packed, out<int32_t>(a.numbers));
+  });
 }
 
 KERNEL(conv_codes, ARGS(x, w, numbers, y),
        PARAMS(n, inputs, outputs, h, width, out_h, out_w, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w,
-              top, left, zero, lowest, highest)) {
+              top, left, zero, lowest, highest, positive)) {
   const Conv c{{p.h, p.out_h, p.kernel_h, p.stride_h, p.dilation_h, p.top},
                {p.width, p.out_w, p.kernel_w, p.stride_w, p.dilation_w, p.left},
-               p.n, p.inputs, p.outputs};
+               p.n, p.inputs, p.outputs, 0, 0};
   if (c.images * c.blocks() * c.out_pixels() == 0) return;
-  const int64_t chunk = c.chunk(), chunks = ceil_div(c.out_pixels(), chunk), threads = pool.threads();
-  const int64_t tasks = c.images * chunks;
-  const int64_t parts = tasks % threads && tasks < 4 * threads ? smaller<int64_t>(threads, c.tiles()) : 1;
-  const int64_t work = tasks * chunk * c.outputs * c.inputs * c.taps() / 4;
-  const Rounding round(p.lowest, p.highest);
-  pool.each(tasks * parts, work, [&](int64_t task, int thread) {
-    const int64_t part = task % parts, begin = task / parts % chunks * chunk, image = task / parts / chunks;
-    run_chunk(c, Memory(pool, thread, c, chunk), in<int8_t>(a.x) + image * p.h * p.width * c.in_pixel(),
-              in<Weight>(a.w), in<int32_t>(a.numbers), out<int8_t>(a.y) + image * c.out_pixels() * c.out_pixel(), p.zero,
-              round, begin, smaller(begin + chunk, c.out_pixels()), c.tiles() * part / parts,
-              c.tiles() * (part + 1) / parts);
+  with_dot(p.positive, [&](auto dot) {
+    convolve<decltype(dot)>(for_dot(dot, c), {a.x, a.w, a.numbers, a.y}, p.zero, Rounding(p.lowest, p.highest), pool);
   });
 }
 
