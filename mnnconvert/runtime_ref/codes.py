@@ -22,7 +22,7 @@ from mnnconvert.ops.pooling import Pooling
 from mnnconvert.ops.quantization import FloatToInt8, Int8ToFloat
 from mnnconvert.ops.steps import MOVES, activated, integer_weight, on_codes
 
-LARGEST_BIAS = 2.0**30  # of sums of products
+LARGEST_BIAS = 2.0**22  # in products, so that a sum and what it starts from are exact in float32
 
 
 @dataclass

@@ -30,7 +30,8 @@ def read_value(value: Value, info: tables.TensorQuantInfo | None) -> None:
     if info is None or dtype is None:
         return
     numbers = (info.scale, info.zero, info.min, info.max)
-    if not (np.isfinite(numbers).all() and info.scale > 0 and info.min < info.max):
+    held = all(np.iinfo(dtype).min <= n <= np.iinfo(dtype).max for n in numbers[1:])  # not so for NaN
+    if not (held and np.isfinite(np.float32(info.scale)) and info.scale > 0 and info.min < info.max):
         raise ConversionError.of("bad-mnn-file", f"the steps of the tensor '{value.name}' make no sense: {numbers}")
     value.steps = Steps(info.scale, info.zero, int(info.min), int(info.max), dtype)
 

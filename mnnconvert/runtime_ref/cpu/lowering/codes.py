@@ -22,7 +22,7 @@ from mnnconvert.runtime_ref.cpu.lowering.convolution import window_of
 MAP_RANK = 4
 LONGEST_SUM = 1 << 15  # products of which a sum, and what it starts from, fit into 32 bits
 LARGEST_START = 1 << 30
-LARGEST_WINDOW = 1 << 10  # elements of a depthwise kernel, whose sums are exact in floats
+LARGEST_WINDOW, LARGEST_OFFSET = 1 << 8, 1 << 23  # of depthwise convolutions, whose sums are exact in floats
 LARGEST_WEIGHT = 1 << 26  # elements of a weight of groups that is filled up with zeros
 FUNCTIONS = ("ADD", "SUB", "MUL")  # of the kernel binary_codes
 SAME, FROM = 0, {PLAIN: 1, BLOCKED: 2}  # the parameter `layout` of the ways between floats and codes
@@ -34,20 +34,22 @@ def convolution(ctx: Lowering, node: Node) -> bool:
     assert isinstance(op, ConvInt8)
     if 0 in ctx.shape(x) or any(v.tensor is None for v in (w, *numbers)):
         return False
-    channels, (outputs, per_group, *kernel) = ctx.shape(x)[1], ctx.shape(w)
-    depthwise = op.group == channels == outputs and op.group > 1
-    largest = LARGEST_WINDOW if depthwise else LONGEST_SUM
-    inputs = per_group if depthwise else channels
-    if inputs * math.prod(kernel) > largest or (op.group > 1 and outputs * inputs * math.prod(kernel) > LARGEST_WEIGHT):
-        return False
+    channels, outputs, taps = ctx.shape(x)[1], ctx.shape(w)[0], math.prod(ctx.shape(w)[2:])
     start = ctx.constant(numbers[0])
-    if start is None or np.abs(start.astype(np.int64)).max() > LARGEST_START:
+    assert start is not None
+    largest = int(np.abs(start.astype(np.int64)).max())
+    alone = op.group == channels == outputs and op.group > 1
+    depthwise = alone and taps <= LARGEST_WINDOW and largest <= LARGEST_OFFSET
+    inputs = 1 if depthwise else channels
+    if inputs * taps > LONGEST_SUM or largest > LARGEST_START:
+        return False
+    if op.group > 1 and outputs * inputs * taps > LARGEST_WEIGHT:
         return False
     sizes = {"channels": channels} if depthwise else {"inputs": channels, "outputs": outputs}
     sizes |= {} if depthwise else {"positive": lowest_code(x) >= 0 and op.zero >= 0}
     kernel_name = "depthwise_codes" if depthwise else "conv_codes"
     unit = 4 if depthwise else 2 * -(-inputs // 4) * 4  # bytes of the weights of an output, for each tap
-    weights = _packed(ctx, node, f"{kernel_name}_pack", unit * math.prod(kernel), sizes)
+    weights = _packed(ctx, node, f"{kernel_name}_pack", unit * taps, sizes)
     window = window_of(op.window, ctx.shape(x), ctx.shape(w), ctx.shape(node.output))
     ctx.call(kernel_name, x=ctx.read_last(x), **weights, y=ctx.result(node.output, LAST), n=ctx.shape(x)[0], **sizes,
              **window.params, zero=op.zero, lowest=op.low, highest=op.high)  # fmt: skip

@@ -149,6 +149,16 @@ struct CodeDot {
   static constexpr int group = 4, offset = 128;
   static MNNK_INLINE vi step(vi s, vi w, vi x) { return (vi)_mm512_dpbusd_epi32((__m512i)s, (__m512i)x, (__m512i)w); }
 };
+#elif MNNK_LANES == 16 && !defined(__AVX512F__)
+struct CodeDot {  // "wide" stands in for VNNI
+  using Activation = uint8_t;
+  using Weight = int8_t;
+  static constexpr int group = 4, offset = 128;
+  static MNNK_INLINE vi step(vi s, vi w, vi x) {
+    for (int i = 0; i < 32; i += 8) s += ((w << (24 - i)) >> 24) * ((x >> i) & splat_int(255));
+    return s;
+  }
+};
 #elif MNNK_LANES == 4 && defined(__ARM_FEATURE_DOTPROD)
 struct CodeDot {
   using Activation = int8_t;

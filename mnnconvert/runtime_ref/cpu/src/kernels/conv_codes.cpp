@@ -318,16 +318,14 @@ KERNEL(conv_codes, ARGS(x, w, numbers, y),
 
 namespace {
 
-constexpr int row_pixels = most_pixels < 8 ? most_pixels : 8;
+constexpr int row_pixels = most_pixels == 2 ? 2 : 8;
 
 // One block of channels of one image.
 struct Plane {
   const int8_t* x;  // the first pixel
   const float* w;
   int64_t pixel, h, width, out_w, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, top, left;
-  vf zero;
-  vi start;
-  vf scale, shift;
+  vf zero, start, scale, shift;
   int8_t* y;
   Rounding round;
 };
@@ -364,7 +362,9 @@ MNNK_INLINE void add_row(vf (&sum)[P], const Plane& t, const int8_t* row, int64_
 // The outputs [from, from + P) of row `oy`.
 template <int K, int S, int P, bool Guarded>
 __attribute__((noinline)) void run_outputs(const Plane& t, int64_t oy, int64_t from) {
-  vf sum[P] = {};
+  vf sum[P];
+#pragma GCC unroll 16
+  for (int p = 0; p < P; ++p) sum[p] = t.start;
   const int64_t at = from * t.stride_w - t.left;
   for (int64_t ky = 0; ky < t.kernel_h; ++ky) {
     const int64_t iy = oy * t.stride_h - t.top + ky * t.dilation_h;
@@ -381,7 +381,7 @@ __attribute__((noinline)) void run_outputs(const Plane& t, int64_t oy, int64_t f
   int8_t* y = t.y + (oy * t.out_w + from) * t.pixel;
 #pragma GCC unroll 16
   for (int p = 0; p < P; ++p)
-    store_codes(y + p * t.pixel, t.round(to_float(truncate_to_int(sum[p]) + t.start) * t.scale + t.shift));
+    store_codes(y + p * t.pixel, t.round(sum[p] * t.scale + t.shift));
 }
 
 template <int K, int S> void run_row(const Plane& t, int64_t oy) {
@@ -427,7 +427,7 @@ KERNEL(depthwise_codes_pack, ARGS(w, start, scale, shift, packed, numbers), PARA
   }
 }
 
-// A window of at most 1024 elements.
+// A window of at most 256 elements, and starts of at most 2^23.
 KERNEL(depthwise_codes, ARGS(x, w, numbers, y),
        PARAMS(n, channels, h, width, out_h, out_w, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, top,
               left, zero, lowest, highest)) {
@@ -443,7 +443,7 @@ KERNEL(depthwise_codes, ARGS(x, w, numbers, y),
         const int64_t image = row / p.out_h, c = b * lanes;
         const Plane t{in<int8_t>(a.x) + image * p.h * p.width * padded + c, in(a.w) + c * taps, padded, p.h, p.width,
                       p.out_w, p.kernel_h, p.kernel_w, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w, p.top,
-                      p.left, splat(static_cast<float>(p.zero)), load(start + c), load(scale + c), load(shift + c),
+                      p.left, splat(static_cast<float>(p.zero)), to_float(load(start + c)), load(scale + c), load(shift + c),
                       out<int8_t>(a.y) + image * p.out_h * p.out_w * padded + c, round};
         run_row(t, row % p.out_h);
       }
