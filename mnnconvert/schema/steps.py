@@ -6,7 +6,8 @@ import numpy as np
 
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir import I8, Node, Steps, Value
-from mnnconvert.ops.steps import integer_weight
+from mnnconvert.ops.convolution import Convolution
+from mnnconvert.ops.steps import on_codes
 from mnnconvert.schema import tables
 
 TYPES: dict[np.dtype, int] = {I8: tables.DataType.DT_INT8, np.dtype("int16"): tables.DataType.DT_INT16}
@@ -38,11 +39,11 @@ def read_value(value: Value, info: tables.TensorQuantInfo | None) -> None:
 
 def describe_convolution(node: Node, table: object) -> None:
     """Tell the table of a convolution, beside its coded weight, in which steps its operand and its result are."""
-    x, y = node.inputs[0].steps, node.output.steps
-    if not isinstance(table, tables.Convolution2D) or table.quanParameter is None or integer_weight(node) is None:
+    if not isinstance(node.op, Convolution) or not isinstance(table, tables.Convolution2D) or not on_codes(node):
         return
-    assert x is not None and y is not None
-    table.quanParameter.scaleIn, table.quanParameter.scaleOut = x.scale, y.scale
+    x, y, quan = node.inputs[0].steps, node.output.steps, table.quanParameter
+    assert x is not None and y is not None and quan is not None
+    quan.scaleIn, quan.scaleOut = x.scale, y.scale
     table.symmetricQuan = tables.QuantizedFloatParam(
         zeroPoint=round(x.zero), outputZeroPoint=round(y.zero), clampMin=y.low, clampMax=y.high
     )
