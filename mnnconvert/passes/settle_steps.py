@@ -6,7 +6,8 @@ What its kernels on codes get wrong (all of it was measured):
   pooling       the maximum: codes of different signs are compared as if they were unsigned; the mean: padding that
                 counts is not counted
   resize        with different steps on both sides: codes are taken as they are
-  arithmetic    MAXIMUM, MINIMUM: nonsense; with a ReLU: it cuts at code 0, whatever stands for 0
+  arithmetic    MAXIMUM, MINIMUM: nonsense; with a ReLU: it cuts at code 0, whatever stands for 0 (the lowest code of
+                the steps does what the ReLU should)
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ def _settle(node: Node, notes: Notes) -> bool:
         settled = activated(y, op.activation)
     elif isinstance(op, Interp):
         settled = replace(y, scale=x.scale, zero=x.zero)
-    elif isinstance(op, Binary) and (op.function in BROKEN or (op.activation and y.zero)):
+    elif isinstance(op, Binary) and op.activation and y.zero and op.function not in BROKEN:
+        node.op = replace(op, activation=0)
+        settled = activated(y, "relu")
+    elif isinstance(op, Binary) and op.function in BROKEN:
         settled = None
         notes.notes.append(f"'{node.name}' computes in floats: MNN 3.6.1 is wrong on codes of {op.function}")
     if settled == y:

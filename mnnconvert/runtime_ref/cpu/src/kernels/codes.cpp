@@ -12,14 +12,18 @@ constexpr int64_t grain = 16384;  // elements worth a thread
 
 enum Layout : int64_t { SAME = 0, PLAIN = 1, BLOCKED = 2 };  // of the floats; SAME: both sides in the same order
 
+// Bytes may lie anywhere, so that after each one that is stored everything in memory is read again: loops work on
+// copies of what they need.
+
 // f(image, block, first, count): squares of lanes channels x up to lanes pixels, in an order that threads share out.
 template <class F> void each_square(Pool& pool, int64_t batch, int64_t channels, int64_t pixels, const F& f) {
   const int64_t blocks = ceil_div(channels, lanes), squares = ceil_div(pixels, lanes);
   pool.split(batch * squares, ceil_div(grain, blocks * lanes * lanes), [&](int64_t begin, int64_t end, int) {
+    const F own = f;
     for (int64_t i = begin; i < end; ++i)
       for (int64_t b = 0; b < blocks; ++b) {
         const int64_t first = i % squares * lanes;
-        f(i / squares, b, first, smaller<int64_t>(lanes, pixels - first));
+        own(i / squares, b, first, smaller<int64_t>(lanes, pixels - first));
       }
   });
 }
@@ -28,7 +32,8 @@ template <class F> void each_square(Pool& pool, int64_t batch, int64_t channels,
 template <class F> void each_vector(Pool& pool, int64_t count, const F& f) {
   const int64_t vectors = ceil_div(count, lanes);
   pool.split(vectors, grain / lanes, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) f(i * lanes, smaller<int64_t>(lanes, count - i * lanes));
+    const F own = f;
+    for (int64_t i = begin; i < end; ++i) own(i * lanes, smaller<int64_t>(lanes, count - i * lanes));
   });
 }
 
@@ -45,6 +50,16 @@ MNNK_INLINE void store_codes_part(int8_t* p, vi x, int64_t count) {
   std::memcpy(p, buffer, static_cast<size_t>(count));
 }
 
+void maximum(int8_t* __restrict y, const int8_t* __restrict x, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = larger(y[i], x[i]);
+}
+void add_moved(uint32_t* __restrict sums, const int8_t* __restrict x, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) sums[i] += static_cast<uint32_t>(x[i] + 128);
+}
+void divide(int8_t* __restrict y, const uint32_t* __restrict sums, uint32_t factor, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = static_cast<int8_t>(static_cast<int32_t>(sums[i] * factor >> 24) - 128);
+}
+
 // A binary function by number: 0 +, 1 -, 2 *.
 template <int F> MNNK_INLINE vf combine(vf x, vf y) { return F == 0 ? x + y : F == 1 ? x - y : x * y; }
 
@@ -57,26 +72,26 @@ KERNEL(floats_to_codes, ARGS(x, y), PARAMS(batch, channels, pixels, layout, lowe
   const vf factor = splat(s.factor), offset = splat(s.offset);
   const float* x = in(a.x);
   int8_t* y = out<int8_t>(a.y);
-  const auto code = [&](vf v) { return round(v * factor + offset); };
+  const auto code = [=](vf v) { return round(v * factor + offset); };
   if (p.layout == SAME)
-    return each_vector(pool, p.batch * p.channels * p.pixels, [&](int64_t from, int64_t count) {
+    return each_vector(pool, p.batch * p.channels * p.pixels, [=](int64_t from, int64_t count) {
       store_codes_part(y + from, code(count == lanes ? load(x + from) : load_part(x + from, count)), count);
     });
-  const int64_t padded = whole_lanes(p.channels);
-  each_square(pool, p.batch, p.channels, p.pixels, [&](int64_t image, int64_t block, int64_t first, int64_t count) {
-    int8_t* to = y + (image * p.pixels + first) * padded + block * lanes;
-    if (p.layout == BLOCKED) {
-      const float* from = x + (image * padded + block * lanes) * p.pixels + first * lanes;
+  const int64_t padded = whole_lanes(p.channels), channels = p.channels, pixels = p.pixels, layout = p.layout;
+  each_square(pool, p.batch, p.channels, p.pixels, [=](int64_t image, int64_t block, int64_t first, int64_t count) {
+    int8_t* to = y + (image * pixels + first) * padded + block * lanes;
+    if (layout == BLOCKED) {
+      const float* from = x + (image * padded + block * lanes) * pixels + first * lanes;
       for (int64_t q = 0; q < count; ++q) store_codes(to + q * padded, code(load(from + q * lanes)));
       return;
     }
-    const float* from = x + (image * p.channels + block * lanes) * p.pixels + first;
-    const int64_t rows = smaller<int64_t>(lanes, p.channels - block * lanes);
+    const float* from = x + (image * channels + block * lanes) * pixels + first;
+    const int64_t rows = smaller<int64_t>(lanes, channels - block * lanes);
     alignas(64) float square[lanes * lanes];
-    if (rows == lanes && count == lanes) transpose_block(from, p.pixels, square, lanes);
+    if (rows == lanes && count == lanes) transpose_block(from, pixels, square, lanes);
     else
       for (int64_t q = 0; q < count; ++q)
-        for (int64_t i = 0; i < lanes; ++i) square[q * lanes + i] = i < rows ? from[i * p.pixels + q] : 0.0f;
+        for (int64_t i = 0; i < lanes; ++i) square[q * lanes + i] = i < rows ? from[i * pixels + q] : 0.0f;
     for (int64_t q = 0; q < count; ++q) store_codes(to + q * padded, code(load(square + q * lanes)));
   });
 }
@@ -86,28 +101,28 @@ KERNEL(codes_to_floats, ARGS(x, y), PARAMS(batch, channels, pixels, layout), SCA
   const vf factor = splat(s.factor), zero = splat(s.zero);
   const int8_t* x = in<int8_t>(a.x);
   float* y = out(a.y);
-  const auto value = [&](vf code) { return (code - zero) * factor; };
+  const auto value = [=](vf code) { return (code - zero) * factor; };
   if (p.layout == SAME)
-    return each_vector(pool, p.batch * p.channels * p.pixels, [&](int64_t from, int64_t count) {
+    return each_vector(pool, p.batch * p.channels * p.pixels, [=](int64_t from, int64_t count) {
       const vf v = value(load_codes_part(x + from, count));
       if (count == lanes) store(y + from, v);
       else store_part(y + from, v, count);
     });
-  const int64_t padded = whole_lanes(p.channels);
-  each_square(pool, p.batch, p.channels, p.pixels, [&](int64_t image, int64_t block, int64_t first, int64_t count) {
-    const int8_t* from = x + (image * p.pixels + first) * padded + block * lanes;
-    if (p.layout == BLOCKED) {
-      float* to = y + (image * padded + block * lanes) * p.pixels + first * lanes;
+  const int64_t padded = whole_lanes(p.channels), channels = p.channels, pixels = p.pixels, layout = p.layout;
+  each_square(pool, p.batch, p.channels, p.pixels, [=](int64_t image, int64_t block, int64_t first, int64_t count) {
+    const int8_t* from = x + (image * pixels + first) * padded + block * lanes;
+    if (layout == BLOCKED) {
+      float* to = y + (image * padded + block * lanes) * pixels + first * lanes;
       for (int64_t q = 0; q < count; ++q) store(to + q * lanes, value(load_codes(from + q * padded)));
       return;
     }
-    float* to = y + (image * p.channels + block * lanes) * p.pixels + first;
-    const int64_t rows = smaller<int64_t>(lanes, p.channels - block * lanes);
+    float* to = y + (image * channels + block * lanes) * pixels + first;
+    const int64_t rows = smaller<int64_t>(lanes, channels - block * lanes);
     alignas(64) float square[lanes * lanes];
     for (int64_t q = 0; q < count; ++q) store(square + q * lanes, value(load_codes(from + q * padded)));
-    if (rows == lanes && count == lanes) return transpose_block(square, lanes, to, p.pixels);
+    if (rows == lanes && count == lanes) return transpose_block(square, lanes, to, pixels);
     for (int64_t i = 0; i < rows; ++i)
-      for (int64_t q = 0; q < count; ++q) to[i * p.pixels + q] = square[q * lanes + i];
+      for (int64_t q = 0; q < count; ++q) to[i * pixels + q] = square[q * lanes + i];
   });
 }
 
@@ -117,12 +132,13 @@ KERNEL(binary_codes, ARGS(x0, x1, y), PARAMS(count, function, lowest, highest),
   const Rounding round(p.lowest, p.highest);
   const int8_t *x0 = in<int8_t>(a.x0), *x1 = in<int8_t>(a.x1);
   int8_t* y = out<int8_t>(a.y);
+  const vf zero0 = splat(s.zero0), scale0 = splat(s.scale0), zero1 = splat(s.zero1), scale1 = splat(s.scale1);
+  const vf low = splat(s.low), factor = splat(s.factor), offset = splat(s.offset);
   const auto run = [&](const auto& f) {
-    each_vector(pool, p.count, [&](int64_t from, int64_t count) {
-      const vf left = (load_codes_part(x0 + from, count) - splat(s.zero0)) * splat(s.scale0);
-      const vf right = (load_codes_part(x1 + from, count) - splat(s.zero1)) * splat(s.scale1);
-      const vf both = max(splat(s.low), f(left, right));
-      store_codes_part(y + from, round(both * splat(s.factor) + splat(s.offset)), count);
+    each_vector(pool, p.count, [=](int64_t from, int64_t count) {
+      const vf left = (load_codes_part(x0 + from, count) - zero0) * scale0;
+      const vf right = (load_codes_part(x1 + from, count) - zero1) * scale1;
+      store_codes_part(y + from, round(max(low, f(left, right)) * factor + offset), count);
     });
   };
   if (p.function == 0) run(combine<0>);
@@ -151,15 +167,12 @@ KERNEL(pool_codes, ARGS(x, y),
         for (int64_t iy = top; iy < bottom; ++iy)
           for (int64_t ix = left; ix < right; ++ix) {
             const int8_t* from = x + (iy * p.width + ix) * padded;
-            if (p.mean)
-              for (int64_t c = 0; c < padded; ++c) sums[c] += static_cast<uint32_t>(from[c] + 128);
-            else
-              for (int64_t c = 0; c < padded; ++c) y[c] = larger(y[c], from[c]);
+            if (p.mean) add_moved(sums, from, padded);
+            else maximum(y, from, padded);
           }
         if (!p.mean) continue;
         const int64_t count = larger<int64_t>(1, bottom - top) * larger<int64_t>(1, right - left);
-        const uint32_t factor = static_cast<uint32_t>((1 << 24) / count);
-        for (int64_t c = 0; c < padded; ++c) y[c] = static_cast<int8_t>(static_cast<int32_t>(sums[c] * factor >> 24) - 128);
+        divide(y, sums, static_cast<uint32_t>((1 << 24) / count), padded);
       }
     }
   });

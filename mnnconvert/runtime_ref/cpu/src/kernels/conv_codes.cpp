@@ -89,7 +89,8 @@ struct Window {
 };
 
 // Pixels of codes as activations; `step` codes from one to the next.
-template <class Dot> void copy_pixels(const Conv& c, const int8_t* x, int64_t step, int64_t count, typename Dot::Activation* to) {
+template <class Dot> void copy_pixels(const Conv& c, const int8_t* __restrict x, int64_t step, int64_t count,
+                 typename Dot::Activation* __restrict to) {
   const int64_t channels = c.channels();
   if (channels == step) {
     for (int64_t i = 0; i < count * channels; ++i) to[i] = static_cast<typename Dot::Activation>(x[i] + Dot::offset);
@@ -166,12 +167,17 @@ template <class Dot, int P, int B> __attribute__((noinline)) void run_tile(const
       }
     }
   }
+  const Rounding round = t.round;  // copies: what is stored may lie anywhere
+  const int64_t y_pixel = t.y_pixel;
+  int8_t* y = t.y + first * y_pixel;
+  vf scale[B], shift[B];
+#pragma GCC unroll 4
+  for (int b = 0; b < B; ++b) scale[b] = load(t.scale + b * lanes), shift[b] = load(t.shift + b * lanes);
 #pragma GCC unroll 4
   for (int b = 0; b < B; ++b) {
-    const vf scale = load(t.scale + b * lanes), shift = load(t.shift + b * lanes);
 #pragma GCC unroll 16
     for (int p = 0; p < P; ++p)
-      store_codes(t.y + (first + p) * t.y_pixel + b * lanes, t.round(to_float(sum[p][b]) * scale + shift));
+      store_codes(y + p * y_pixel + b * lanes, round(to_float(sum[p][b]) * scale[b] + shift[b]));
   }
 }
 
