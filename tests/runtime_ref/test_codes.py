@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 from int8_nets import convolution, placed, small_net
 
-from mnnconvert.ir import Builder, Steps
+from mnnconvert.errors import MnnConvertError
+from mnnconvert.ir import Builder, CodedTensor, CodedWeights, Spec, Steps, Value
 from mnnconvert.ops.base import OPS
 from mnnconvert.ops.steps import on_codes
 from mnnconvert.runtime_ref.cpu import library
 from mnnconvert.runtime_ref.session import Session, load
+from mnnconvert.schema import tables
+from mnnconvert.schema.reader import read_net
+from mnnconvert.schema.steps import read_value
 from mnnconvert.schema.writer import write_model
 from mnnconvert.verify.mnn_engine import MnnEngine
 
@@ -184,8 +188,6 @@ def test_steps_of_moves_go_on_as_in_mnn(tmp_path):
 
 
 def test_a_convolution_says_its_steps_in_its_table(tmp_path):
-    from mnnconvert.schema.reader import read_net
-
     graph, _ = small_net(False)
     write_model(graph, tmp_path / "m.mnn")
     tables = [op.main for op in read_net(tmp_path / "m.mnn").oplists if op.type.name.startswith("Convolution")]
@@ -198,3 +200,55 @@ def test_a_convolution_says_its_steps_in_its_table(tmp_path):
     assert (quan.zeroPoint, quan.outputZeroPoint, quan.clampMin, quan.clampMax) == (
         steps.zero, into.zero, into.low, into.high,
     )  # fmt: skip
+
+
+def moving_net():
+    """Codes that are joined, split, padded, moved and reshaped; convolutions of groups and of sequences."""
+    b, rng = Builder(), np.random.default_rng(4)
+    x = b.input("x", np.dtype("float32"), (1, 12, 9, 8))
+    a = convolution(b, rng, x, 12, 3, "a", group=3, activation="relu")
+    c = b.add(OPS["Concat"](1), a, x, name="c")
+    parts = b.add(OPS["Slice"](1, (5, 11, 8)), c, names=["s0", "s1", "s2"])
+    d = convolution(b, rng, parts[1], 10, 1, "d", strides=(2, 1))
+    e = b.add(OPS["Padding"](), d, b.ints([0, 0, 0, 0, 1, 0, 0, 2]), name="e")
+    f = b.add(OPS["Transpose"](), e, b.ints([0, 2, 3, 1]), name="f")
+    b.output(b.add(OPS["Reshape"](()), f, b.ints([1, -1]), name="g"), "y")
+    b.output(parts[0], "y0")
+    b.output(b.add(OPS["Binary"]("MUL"), parts[2], parts[2], name="h"), "y1")
+    line = b.add(OPS["Reshape"](()), e, b.ints([1, 10, -1]), name="i")
+    columns = rng.integers(-127, 128, (4, 30)).astype(np.int8)
+    weight = CodedTensor(CodedWeights(columns, np.full((4, 1), 0.01, F), None, 8), (4, 10, 3, 1))
+    b.output(b.add(OPS["Convolution"](pads=(1, 0, 1, 0)), line, b.constant(weight, "j.w"), b.floats([0] * 4), name="j"))
+    for value in b.graph.values():
+        if value.dtype.kind == "f" and not value.is_constant:
+            value.steps = Steps(0.25 if value.name in ("h", "j") else 0.03, 4)
+    return b.graph, {"x": rng.standard_normal(x.shape).astype(F)}
+
+
+@pytest.mark.skipif(not library.runnable_levels(), reason="no compiled kernels")
+@pytest.mark.parametrize("level", library.runnable_levels())
+def test_moves_of_codes_give_the_same_bits(level, monkeypatch):
+    monkeypatch.setenv("MNNCONVERT_ISA", level)
+    graph, feeds = moving_net()
+    assert all(on_codes(n) for n in graph.nodes)
+    want = Session(graph, "reference").run(feeds)
+    for threads in (1, 2):
+        got = Session(graph, "cpu", threads).run(feeds)
+        assert all(got[name].tobytes() == want[name].tobytes() for name in want)
+    kernels = {t.kernel for t in Session(graph, "cpu").profile(feeds)}
+    assert "reference" not in kernels
+
+
+def test_a_relu_on_codes_is_a_lowest_code_for_mnn():
+    graph, _ = one_op(OPS["Binary"]("ADD", activation=1), [(1, 2, 3, 4)] * 2, steps=Steps(0.02, -100))
+    node = graph.nodes[-1]
+    assert not node.op.activation and node.output.steps == Steps(0.02, -100, -100, 127)
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"scale": 0.0}, {"scale": float("nan")}, {"zero": 300.0}, {"min": 5.0, "max": 5.0}, {"max": 1e9}]
+)
+def test_steps_that_make_no_sense_are_refused(numbers):
+    info = tables.TensorQuantInfo(**{"scale": 0.1, "type": tables.DataType.DT_INT8, **numbers})
+    with pytest.raises(MnnConvertError, match="bad-mnn-file"):
+        read_value(Value("x", Spec(np.dtype("float32"))), info)
