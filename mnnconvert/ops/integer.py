@@ -53,7 +53,7 @@ class ConvInt8(Op):
     ) -> np.ndarray:
         if x.ndim == 3:
             return self.ref(x[..., None], w, bias, scale, shift)[..., 0]
-        top, left, bottom, right = self.window._pads(x.shape[2:], (w.shape[2], w.shape[3]))
+        top, left, bottom, right = self.window.padding(x.shape[2:], (w.shape[2], w.shape[3]))
         x = pad_spatial(x, (top, left), (bottom, right), self.zero)
         sums = correlate(x.astype(np.float64), w.astype(np.float64), self.strides, self.dilations, self.group)
         sums += bias.reshape(-1, 1, 1)
