@@ -14,6 +14,7 @@ FAMILIES = (
     "search",
     "signal",
     "quantization",
+    "integer",
     "shape",
     "arrange",
     "slicing",

@@ -18,6 +18,7 @@ from mnnconvert.ir import F32, I8, U8, Graph, Node, Shape, Value
 from mnnconvert.ir.types import format_shape
 from mnnconvert.ops.layout import Opaque
 from mnnconvert.runtime_ref.cache import Caches
+from mnnconvert.runtime_ref.codes import with_codes
 from mnnconvert.runtime_ref.reference import Recorder, ReferenceExecutor
 from mnnconvert.schema.reader import read_model
 
@@ -63,6 +64,7 @@ class Session:
     `backend` "cpu" runs compiled kernels on `threads` threads (0: as many as the process may use), or numpy where none
     were built; `Session.backend` tells. "reference" runs the numpy definitions. With `precision` "fast", products with
     coded weights round their other operand to 8 bits; "exact" computes them in float32.
+    Ops between values with steps compute on 8-bit codes (`codes.py`); such a value is returned as the codes say.
     Sizes may differ from run to run wherever the model leaves them open. Feeds of another float or integer type are
     converted when nothing is lost. A session may be used from several threads; its runs follow one another.
 
@@ -79,12 +81,14 @@ class Session:
         precision: str = "exact",
         kv_cache: bool = False,
     ):
-        self.graph = graph
-        self.inputs = [TensorInfo(v.name, self._declared(v.name, v), v.shape) for v in graph.inputs]
-        self.outputs = [TensorInfo(name, self._declared(name, v), v.shape) for name, v in graph.outputs]
-        self._values = {v.name: v for v in graph.values()}
         _refuse_opaque(graph)
         _refuse_unmade(graph)
+        coded = with_codes(graph)
+        self.graph = graph = coded.graph
+        self.inputs = [TensorInfo(v.name, self._declared(v.name, v), v.shape) for v in graph.inputs]
+        self.outputs = [TensorInfo(name, self._declared(name, v), v.shape) for name, v in graph.outputs]
+        self._values = {v.name: v for v in graph.values()} | {name: code for name, (code, _) in coded.codes.items()}
+        self._steps = dict(coded.codes.values())
         self._lock = threading.RLock()
         self._caches = Caches() if kv_cache else None
         self._executor, self.backend = _executor(graph, backend, threads, precision, self._caches)
@@ -98,7 +102,7 @@ class Session:
         with self._lock, self._kept() as done:
             arrays = self._executor.run(self.graph, self._check(feeds), {v for _, v in wanted})
             done.set()
-        return {name: self._restore(name, arrays[value]) for name, value in wanted}
+        return {name: self._restore(name, value, arrays[value]) for name, value in wanted}
 
     def profile(self, feeds: Mapping[str, Any]) -> list[OpTime]:
         """Time and result bytes of every op, in order of execution."""
@@ -148,8 +152,10 @@ class Session:
         symbols: dict[str, int] = {}
         return {v: _convert(np.asarray(feeds[v.name]), v, symbols) for v in self.graph.inputs}
 
-    def _restore(self, name: str, array: np.ndarray) -> np.ndarray:
-        """The output as the source declares it: a bool is a bool again."""
+    def _restore(self, name: str, value: Value, array: np.ndarray) -> np.ndarray:
+        """The output as the source declares it: a bool is a bool again, and a code what it stands for."""
+        if value in self._steps:
+            return self._steps[value].decode(array)
         declared = self.graph.source_types.get(name)
         return array != 0 if declared == "bool" else np.asarray(array)
 

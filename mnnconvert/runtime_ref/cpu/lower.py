@@ -34,9 +34,10 @@ from mnnconvert.ops.layout import CHANNEL_FIRST, ConvertTensor, Identity
 from mnnconvert.ops.shape import ExpandDims, Flatten, Reshape, Squeeze, Unsqueeze
 from mnnconvert.runtime_ref.cache import Caches, KvCache
 from mnnconvert.runtime_ref.cpu.library import Kernel, Library, Pool, aligned_copy
+from mnnconvert.runtime_ref.cpu.strided import copy_parameters, phantom
 
 Sizes = tuple[int, ...]
-PLAIN, BLOCKED = "plain", "blocked"
+PLAIN, BLOCKED, LAST = "plain", "blocked", "last"
 FOLD_ELEMENTS = 1 << 12  # shape arithmetic is done while a program is built
 
 VIEWS = (Reshape, Squeeze, Unsqueeze, ExpandDims, Flatten)
@@ -66,7 +67,7 @@ class Tensor:
     """A value as kernels see it: its logical shape, element type, layout, and `offset` bytes into a buffer.
 
     Plain is row-major. Blocked is a feature map [N,C,...] stored as [N, ceil(C/lanes), ..., lanes]; lanes beyond C
-    hold finite numbers.
+    hold finite numbers. Last is a map of int8 codes stored as [N, ..., ceil(C/lanes) * lanes].
     """
 
     buffer: Buffer
@@ -294,6 +295,10 @@ class Lowering:
         """A float feature map [N,C,...] in blocked layout."""
         return self._in(value, BLOCKED)
 
+    def read_last(self, value: Value) -> Tensor:
+        """A map of codes [N,C,...] with its channels last."""
+        return self._in(value, LAST)
+
     def packed(self, value: Value, form: object, make: Callable[[], np.ndarray]) -> Tensor:
         """A constant in another form, made by `make()` once per session and kept under (constant, form).
 
@@ -411,7 +416,8 @@ class Lowering:
         if layout == PLAIN:
             return tuple(shape)
         n, c, *spatial = shape
-        return (n, -(-c // self.lanes), *spatial, self.lanes)
+        blocks = -(-c // self.lanes)
+        return (n, *spatial, blocks * self.lanes) if layout == LAST else (n, blocks, *spatial, self.lanes)
 
     def result(self, value: Value, layout: str = PLAIN, over: Tensor | None = None) -> Tensor:
         """A new tensor that will hold a value."""
@@ -432,6 +438,11 @@ class Lowering:
     def view(self, tensor: Tensor, shape: Sequence[int], offset: int = 0) -> Tensor:
         """The same memory, `offset` elements on, under another shape."""
         return Tensor(tensor.buffer, tuple(shape), tensor.dtype, PLAIN, tensor.offset + offset * tensor.dtype.itemsize)
+
+    def channel_first(self, tensor: Tensor) -> np.ndarray:
+        """A phantom of a plain tensor or a map of codes as it lies in memory, seen as [N,C,...]."""
+        stored = phantom(self.stored(tensor.shape, tensor.layout), tensor.dtype)
+        return stored if tensor.layout == PLAIN else np.moveaxis(stored, -1, 1)[:, : tensor.shape[1]]
 
     def call(self, kernel: str, **values: Any) -> None:
         """Append a call: tensors (or None) and numbers by the names that the kernel declares."""
@@ -587,6 +598,9 @@ class Lowering:
     def _converted(self, source: Tensor, layout: str) -> Tensor:
         made = self.tensor(source.shape, source.dtype, layout)
         n, c, *spatial = source.shape
+        if LAST in (source.layout, layout):
+            self.call("copy_strided", x=source, y=made, **copy_parameters(*map(self.channel_first, (source, made))))
+            return made
         kernel = "nchw_to_blocked" if layout == BLOCKED else "blocked_to_nchw"
         self.call(kernel, x=source, y=made, batch=n, channels=c, pixels=math.prod(spatial))
         return made
