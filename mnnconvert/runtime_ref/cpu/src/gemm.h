@@ -50,6 +50,8 @@ inline int64_t rows_per_block(int64_t step) {
   return larger<int64_t>(1, 56 * 1024 / (larger<int64_t>(1, step) * most_rows)) * most_rows;
 }
 
+constexpr int64_t line = 64 / sizeof(float);  // of the caches
+
 constexpr int few_rows = 4;  // a matrix of so many rows reads b once; b is not worth packing
 constexpr int64_t streamed_columns = 1024;
 
@@ -150,7 +152,6 @@ void sweep(Left a, const Right& b, int64_t k, Output y, int64_t tiles, int64_t c
   const float* ahead = b.ahead;
   for (; tiles > 0; --tiles) {
     vf acc[R][V] = {};
-    for (const float* end = ahead + b.share; ahead < end; ahead += 64 / sizeof(float)) __builtin_prefetch(ahead, 0, 2);
     if (k >= 64) {
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {  // where the tile begins and ends
@@ -158,7 +159,20 @@ void sweep(Left a, const Right& b, int64_t k, Output y, int64_t tiles, int64_t c
         __builtin_prefetch(y.data + r * y.row + V * lanes - 1, 1, 3);
       }
     }
-    accumulate<R, V>(a, b, k, acc);
+    if (b.share) {
+      Left left = a;
+      Right right = b;
+      const int64_t lines = b.share / line, each = ceil_div(k, lines);
+      for (int64_t rest = k, some; rest > 0; rest -= some, ahead += line) {
+        some = smaller(each, rest);
+        __builtin_prefetch(ahead, 0, 2);
+        accumulate<R, V>(left, right, some, acc);
+        left.data += some * left.column;
+        right.data += some * right.row;
+      }
+    } else {
+      accumulate<R, V>(a, b, k, acc);
+    }
     if (V > 2 || columns == V * lanes) {
       const float* residual = y.residual;
       float* to = y.data;
