@@ -17,7 +17,9 @@
 // panels, ahead of time (gemm_pack_b) or block by block. `a` is read with any strides; a block is copied (not
 // rearranged) where its own rows would be in each other's way in the caches.
 #pragma once
+#include <array>
 #include <type_traits>
+#include <utility>
 
 #include "epilogue.h"
 #include "kernel.h"
@@ -213,13 +215,25 @@ template <int R = most_rows> Sweep sweep_of(int64_t rows, int64_t vectors) {
   return vectors == 2 ? sweep<R, 2> : sweep<R, 1>;
 }
 
-__attribute__((noinline)) inline void activate_rows(const Output& y, int64_t rows, int64_t columns) {
+template <int64_t ACTIVATION> void activate_rows_by(const Output& y, int64_t rows, int64_t columns) {
+  const auto f = [&y](vf x) { return activate(ACTIVATION, x, y.slope, 0.0f); };
   for (int64_t i = 0; i < rows; ++i) {
     float* row = y.data + i * y.row;
     int64_t j = 0;
-    for (; j + lanes <= columns; j += lanes) store(row + j, activate(y.activation, load(row + j), y.slope, 0.0f));
-    if (j < columns) store_part(row + j, activate(y.activation, load_part(row + j, columns - j), y.slope, 0.0f), columns - j);
+    for (; j + 2 * lanes <= columns; j += 2 * lanes) {
+      const vf first = f(load(row + j)), second = f(load(row + j + lanes));
+      store(row + j, first);
+      store(row + j + lanes, second);
+    }
+    for (; j + lanes <= columns; j += lanes) store(row + j, f(load(row + j)));
+    if (j < columns) store_part(row + j, f(load_part(row + j, columns - j)), columns - j);
   }
+}
+template <size_t... N> constexpr auto activations(std::index_sequence<N...>) {
+  return std::array{&activate_rows_by<N>...};
+}
+__attribute__((noinline)) inline void activate_rows(const Output& y, int64_t rows, int64_t columns) {
+  activations(std::make_index_sequence<LEAKY + 1>())[static_cast<size_t>(y.activation)](y, rows, columns);
 }
 
 // A block of rows of `a` times panels of `b` that hold `columns` columns. y = a b + bias + residual, activated.
@@ -359,7 +373,7 @@ struct Product {
   }
   bool b_streams() const { return !packed && b_column == 1 && m <= few_rows && k * b_row > (1 << 16); }
   bool by_dots() const { return !packed && b_row == 1 && b_column > 1 && a.column == 1 && m <= few_rows; }
-  bool copies_a() const { return n > 4 * panel && (a.column != 1 || m > few_rows); }
+  bool copies_a() const { return n > 4 * panel && (a.column != 1 || (m > few_rows && a.row % 256 == 0)); }
   int64_t columns_at_once() const { return packed || b_in_place() ? most_columns : columns_per_block; }
   int64_t a_scratch() const {
     const int64_t step = k_step(k);
