@@ -82,7 +82,7 @@ __attribute__((noinline, optimize("no-schedule-insns2"))) void run_tiles(const T
 #pragma GCC unroll 16
     for (int b = 0; b < B; ++b)
 #pragma GCC unroll 16
-      for (int p = 0; p < P; ++p) sum[b][p] = vf{};
+      for (int p = 0; p < P; ++p) sum[b][p] = t.bias ? load(t.bias + b * lanes) : vf{};
     const float* w = t.w;
     const int32_t* run = t.runs;
     for (const int32_t* end = run + t.full; run < end; ++run) {
@@ -92,11 +92,12 @@ __attribute__((noinline, optimize("no-schedule-insns2"))) void run_tiles(const T
       w += lanes * B * lanes;
     }
     for (const int32_t* end = run + t.single; run < end; ++run, w += B * lanes) step<B, P>(sum, x, *run, w);
+    if (!t.bias) {
 #pragma GCC unroll 16
-    for (int b = 0; b < B; ++b)
+      for (int b = 0; b < B; ++b)
 #pragma GCC unroll 16
-      for (int p = 0; p < P; ++p)
-        sum[b][p] += t.bias ? load(t.bias + b * lanes) : load(y + b * t.plane + p * lanes);
+        for (int p = 0; p < P; ++p) sum[b][p] += load(y + b * t.plane + p * lanes);
+    }
     if (residual) {
 #pragma GCC unroll 16
       for (int b = 0; b < B; ++b)
