@@ -17,9 +17,7 @@
 // panels, ahead of time (gemm_pack_b) or block by block. `a` is read with any strides; a block is copied (not
 // rearranged) where its own rows would be in each other's way in the caches.
 #pragma once
-#include <array>
 #include <type_traits>
-#include <utility>
 
 #include "epilogue.h"
 #include "kernel.h"
@@ -215,25 +213,8 @@ template <int R = most_rows> Sweep sweep_of(int64_t rows, int64_t vectors) {
   return vectors == 2 ? sweep<R, 2> : sweep<R, 1>;
 }
 
-template <int64_t ACTIVATION> void activate_rows_by(const Output& y, int64_t rows, int64_t columns) {
-  const auto f = [&y](vf x) { return activate(ACTIVATION, x, y.slope, 0.0f); };
-  for (int64_t i = 0; i < rows; ++i) {
-    float* row = y.data + i * y.row;
-    int64_t j = 0;
-    for (; j + 2 * lanes <= columns; j += 2 * lanes) {
-      const vf first = f(load(row + j)), second = f(load(row + j + lanes));
-      store(row + j, first);
-      store(row + j + lanes, second);
-    }
-    for (; j + lanes <= columns; j += lanes) store(row + j, f(load(row + j)));
-    if (j < columns) store_part(row + j, f(load_part(row + j, columns - j)), columns - j);
-  }
-}
-template <size_t... N> constexpr auto activations(std::index_sequence<N...>) {
-  return std::array{&activate_rows_by<N>...};
-}
-__attribute__((noinline)) inline void activate_rows(const Output& y, int64_t rows, int64_t columns) {
-  activations(std::make_index_sequence<LEAKY + 1>())[static_cast<size_t>(y.activation)](y, rows, columns);
+inline void activate(const Output& y, int64_t rows, int64_t columns) {
+  activate_rows(y.activation, y.data, y.row, rows, columns, y.slope, 0.0f);
 }
 
 // A block of rows of `a` times panels of `b` that hold `columns` columns. y = a b + bias + residual, activated.
@@ -256,7 +237,7 @@ inline void block(const Left& a, int64_t rows, const Right& b, int64_t columns, 
     if (with_more) sweep_of(few + 1, vectors)(a, from, k, to, with_more, some);
     from.ahead += with_more * from.share;
     sweep_of(few, vectors)({a.data + done * a.row, a.row, a.column}, from, k, to.at(done, 0), tiles - with_more, some);
-    if (y.activation > CLIP) activate_rows(to, rows, some);
+    if (y.activation > CLIP) activate(to, rows, some);
   }
 }
 
@@ -317,7 +298,7 @@ void stream_rows(const Left& a, int64_t rows, const float* b, int64_t b_row, int
   for (int64_t j = 0, some; j < columns; j += some) {
     some = smaller(streamed_columns, columns - j);
     stream<R>(a, b + j, b_row, some, k, y.at(0, j));
-    if (y.activation > CLIP) activate_rows(y.at(0, j), rows, some);
+    if (y.activation > CLIP) activate(y.at(0, j), rows, some);
   }
 }
 
@@ -356,7 +337,7 @@ void dots_rows(const Left& a, int64_t rows, const float* b, int64_t b_column, in
   const int64_t whole = columns / C * C;
   dots<R, C>(a, b, b_column, whole, k, y);
   dots<R, 1>(a, b + whole * b_column, b_column, columns - whole, k, y.at(0, whole));
-  if (y.activation > CLIP) activate_rows(y, rows, columns);
+  if (y.activation > CLIP) activate(y, rows, columns);
 }
 
 struct Product {
