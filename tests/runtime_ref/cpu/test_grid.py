@@ -19,8 +19,8 @@ def run(lib, op, x, points):
     (n, channels), sizes, places = x.shape[:2], [1, *x.shape[2:]][-3:], points.shape[1:-1]
     flat = (n, channels, -1, sizes[2])  # depth and height lie one after the other
     y = both(lib, "grid_sample", blocked_shape((n, channels, 1, int(np.prod(places))), lib.lanes),
-             x=guarded(to_blocked(x.reshape(flat), lib.lanes)), grid=guarded(points), n=n, channels=channels, axes=x.ndim - 2,
-             depth=sizes[0], height=sizes[1], width=sizes[2], points=int(np.prod(places)),
+             x=guarded(to_blocked(x.reshape(flat), lib.lanes)), grid=guarded(points), n=n, channels=channels,
+             axes=x.ndim - 2, depth=sizes[0], height=sizes[1], width=sizes[2], points=int(np.prod(places)),
              nearest=op.mode == "NEAREST", zeros=op.padding == "ZEROS", align=op.align_corners)  # fmt: skip
     assert np.isfinite(y[:, -1, ..., (channels - 1) % lib.lanes + 1 :]).all()
     return from_blocked(np.nan_to_num(y, nan=7e30), channels).reshape(n, channels, *places)
