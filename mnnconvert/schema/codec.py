@@ -66,7 +66,7 @@ def encode(coded: CodedWeights) -> IDSTFields:
         np.array([(1 << coded.bits) & 0xFF], np.uint8),
         np.arange(coded.lowest, -coded.lowest).astype(np.int8).view(np.uint8),
     ])  # fmt: skip
-    buffer = np.empty(len(header) + (coded.codes.size * coded.bits + 7) // 8, np.uint8)
+    buffer = np.empty(len(header) + (math.prod(coded.shape) * coded.bits + 7) // 8, np.uint8)
     buffer[: len(header)] = header
     pack(coded.codes, coded.bits, buffer[len(header) :])
     symmetric = coded.minimum is None
