@@ -122,8 +122,8 @@ def _encoding(tensor: Tensor) -> dict[str, Any]:
 def _range(tensor: Tensor) -> dict[str, float]:
     if isinstance(tensor, CodedTensor):
         parts = [
-            tensor.coded.decode_rows(i, min(i + 256, len(tensor.coded.codes)))
-            for i in range(0, len(tensor.coded.codes), 256)
+            tensor.coded.decode_rows(i, min(i + 256, tensor.coded.shape[0]))
+            for i in range(0, tensor.coded.shape[0], 256)
         ]
         return {"minimum": float(min(p.min() for p in parts)), "maximum": float(max(p.max() for p in parts))}
     array = tensor.numpy()

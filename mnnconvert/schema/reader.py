@@ -284,6 +284,6 @@ def _coded_tensor(fields: codec.IDSTFields, shape: tuple[int, ...], rows: int) -
         return HalfTensor(ArrayTensor(fields.buffer.view(np.float16).reshape(shape)))
     decoded = codec.decode(fields, rows, int(np.prod(shape, dtype=np.int64)) // max(rows, 1))
     if isinstance(decoded, CodedWeights):
-        release_array(fields.buffer)  # the codes are in memory now
+        release_array(fields.buffer)
         return CodedTensor(decoded, shape)
     return ArrayTensor(np.asarray(decoded, np.float32).reshape(shape))

@@ -141,7 +141,7 @@ class WeightStore:
 def _has_coding(tensor: Tensor, table: tables.Convolution2D) -> bool:
     """Whether a table can hold a tensor as it is coded: it takes scales per output channel."""
     if isinstance(tensor, CodedTensor):
-        return table.common is not None and len(tensor.coded.codes) == table.common.outputCount
+        return table.common is not None and tensor.coded.shape[0] == table.common.outputCount
     return isinstance(tensor, HalfTensor)
 
 

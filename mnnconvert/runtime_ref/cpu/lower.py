@@ -320,7 +320,7 @@ class Lowering:
 
     def literal(self, array: np.ndarray) -> Tensor:
         """A small array that belongs to this program alone: tables of strides, pointers into a chain."""
-        array = aligned_copy(array, kept=False)
+        array = np.ascontiguousarray(array).reshape(array.shape)
         return Tensor(Buffer(array.nbytes, array=array), array.shape, array.dtype)
 
     def only_user(self, value: Value) -> Node | None:
@@ -448,9 +448,9 @@ class Lowering:
         """Append a call: tensors (or None) and numbers by the names that the kernel declares."""
         found = self.library.kernels[kernel]
         try:
-            args = tuple(values.pop(n) for n in found.args)
-            params = tuple(int(values.pop(n)) for n in found.params)
-            scalars = tuple(float(values.pop(n)) for n in found.scalars)
+            args = tuple(map(values.pop, found.args))
+            params = tuple(map(int, map(values.pop, found.params)))
+            scalars = tuple(map(float, map(values.pop, found.scalars)))
         except KeyError as error:
             raise TypeError(f"{kernel} needs {error}") from error
         if values:

@@ -7,6 +7,7 @@ so; operands with a number per channel, or per pixel, are then seen through view
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,7 +57,7 @@ class Builder:
         if value in self.registers:
             return self.registers[value]
         shape = self.ctx.shape(value) if shape is None else shape
-        content = self.ctx.constant(value) if np.prod(self.ctx.shape(value)) == 1 else None
+        content = self.ctx.constant(value) if math.prod(self.ctx.shape(value)) == 1 else None
         if content is not None and content.dtype in WORDS:
             return self.chain.constant(content.reshape(()))
         if (value, shape) not in self._views:
@@ -286,7 +287,7 @@ def _call(ctx: Lowering, nodes: Sequence[Node], builder: Builder, code: np.ndarr
     named: dict[str, Tensor | None] = {f"x{i}": None for i in range(MOST_OPERANDS)}
     named |= {f"y{i}": None for i in range(MOST_RESULTS)}
     named |= {f"x{i}": t for i, t in enumerate(operands)} | {f"y{i}": t for i, t in enumerate(results)}
-    count = int(np.prod(builder.chain.shape, dtype=np.int64))
+    count = math.prod(builder.chain.shape)
     ctx.call("chain", code=ctx.literal(code), constants=ctx.literal(constants), count=count, **named)
     ctx.skip(*nodes)
 
