@@ -108,6 +108,7 @@ class Conversion:
             self._predict(layers)
         else:
             self._check_target()
+            self._scale_channels(graph, layers)
             self._float_proof(graph, recipe)
             self._quantize(graph, layers, recipe)
             self._write(graph)
@@ -323,6 +324,17 @@ class Conversion:
         from mnnconvert.weights import prepare, read_samples
 
         calibrate(graph, layers, read_samples(data, graph), prepare, partial(self.progress, "calibrate"))
+
+    def _scale_channels(self, graph: Graph, layers: list[LayerPlan]) -> None:
+        """Fold the scales that --quantScaling asks for; before the float proof, which so covers them."""
+        kind, data = self.options.quant_scaling, self.options.data
+        if kind is None or data is None:
+            return
+        from mnnconvert.quantizers.scaling import scale_channels
+        from mnnconvert.weights import prepare, read_samples
+
+        own = [x for x in layers if not x.is_table]
+        scale_channels(graph, own, read_samples(Path(data), graph), prepare, kind, partial(self.progress, "scale"))
 
     def _save_recipe(self) -> None:
         from mnnconvert.weights import save_params, save_recipe

@@ -45,6 +45,7 @@ class ConversionOptions:
     weight_quant_scale_bit: int = 32
     quant_method: str | None = None
     data: str | None = None
+    quant_scaling: str | None = None
     quant_embedding: int | None = None
     recipe: str | None = None
     quant_rule: tuple[str, ...] = ()
@@ -164,6 +165,9 @@ OPTIONS: tuple[Option, ...] = (
             choices=("rtn", "hqq", "lsq", "gptq"), metavar="NAME"),
     _option("--data", "data", "path", WEIGHTS, "inputs to calibrate with: .npz, .npy, or a folder of them",
             metavar="PATH"),
+    _option("--quantScaling", "quant_scaling", "choice", WEIGHTS,
+            "rescale channels first, as the data say; outputs of the float model stay", choices=("awq", "smooth"),
+            metavar="NAME"),
     _option("--quantEmbedding", "quant_embedding", "int", WEIGHTS,
             "bits of large tables that are looked up: 8, 4, 0 = leave them", choices=(0, 4, 8), metavar="N"),
     _option("--recipe", "recipe", "path", WEIGHTS, "settings and rules per layer, as TOML", metavar="FILE"),
@@ -335,6 +339,7 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
                  "there are no scales when weights are not quantized."),
     _needs_codes("--weightQuantAsymmetric=0", "weight_quant_asymmetric",
                  "there are no scales when weights are not quantized."),
+    _needs("--quantScaling", "quant_scaling", "--data", "data", "the scales are searched on inputs of the model."),
     _needs("--thredhold", "thredhold", "--testdir", "testdir", "the bound is that of the recorded test."),
     Contradiction(
         "--prototxt",

@@ -9,6 +9,8 @@ import numpy as np
 from mnnconvert.errors import MnnConvertError
 from mnnconvert.ir import F16, ArrayTensor, CodedTensor, CodedWeights, Graph, HalfTensor, LazyTensor, Tensor, Value
 from mnnconvert.ir.tensor import row_blocks
+from mnnconvert.quantizers import statistics as known
+from mnnconvert.quantizers.channel_groups import expected_power
 from mnnconvert.quantizers.methods import METHODS, Statistics
 from mnnconvert.quantizers.plan import LayerPlan
 from mnnconvert.quantizers.recipe import Setting
@@ -26,11 +28,17 @@ def apply_plan(layers: Iterable[LayerPlan], progress: Progress | None = None) ->
     for i, layer in enumerate(todo):
         first = done.setdefault((layer.weight.tensor, layer.resolved), layer)
         if first is layer:
-            code_layer(layer)
+            code_layer(layer, _expected(layer))
         else:
             share(first, layer)
         if progress is not None:
             progress((i + 1) / len(todo))
+
+
+def _expected(layer: LayerPlan) -> Statistics | None:
+    """What the norm before a layer says about its inputs."""
+    power = expected_power(layer.node)
+    return None if power is None or layer.half else known.Statistics(0, power)
 
 
 def share(first: LayerPlan, other: LayerPlan) -> None:

@@ -98,6 +98,17 @@ def test_progress_is_one_line_that_the_next_text_replaces(monkeypatch: pytest.Mo
     assert terminal.getvalue() == "reading  25%\r\x1b[2Kwarning: x\n"
 
 
+def test_progress_tells_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, clock = Terminal(), iter([10.0, 12.0, 70.0, 75.0])
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    out = Output(color=False)
+    for name, fraction in (("calibrate", 0.1), ("calibrate", 0.2), ("calibrate", 0.4), ("write", 0.5)):
+        out.progress(name, fraction)
+    lines = terminal.getvalue().split("\r\x1b[2K")
+    assert lines == ["calibrate  10%", "calibrate  20%", "calibrate  40%, 2:00 left", "write  50%"]
+
+
 def test_progress_is_silent_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     Output().progress("reading", 0.25)
     assert capsys.readouterr() == ("", "")

@@ -1,0 +1,181 @@
+"""Scales folded into norms, gates, values and layers: where, that float outputs stay, and that codes gain."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx_cases import model
+
+from mnnconvert.frontends.onnx.reader import read_onnx
+from mnnconvert.passes.pipeline import run_pipeline
+from mnnconvert.quantizers import lsq
+from mnnconvert.quantizers.apply import apply_plan
+from mnnconvert.quantizers.channel_groups import expected_power, find_groups
+from mnnconvert.quantizers.plan import plan_weights
+from mnnconvert.quantizers.recipe import Recipe, Setting
+from mnnconvert.quantizers.scaling import scale_channels
+from mnnconvert.runtime_ref.session import Session
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import quality_models
+
+RNG = np.random.default_rng(5)
+SIZES = quality_models.Llama(layers=2, width=64, heads=4, groups=2, base=1e4, epsilon=1e-5)
+ROWS = {"attn_q": 64, "attn_k": 32, "attn_v": 32, "attn_output": 64, "ffn_gate": 96, "ffn_up": 96, "ffn_down": 64}
+
+
+def noise(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def llama_weight(name):
+    """Random weights, gains with outliers, from the name alone."""
+    random, kind = np.random.default_rng(sum(name.encode())), name.split(".")[-1]
+    if kind.endswith("norm"):
+        return np.exp(random.standard_normal(64)).astype(np.float32)
+    columns = 96 if kind == "ffn_down" else 64
+    return (random.standard_normal((ROWS[kind], columns)) / np.sqrt(columns)).astype(np.float32)
+
+
+@pytest.fixture
+def llama(tmp_path):
+    quality_models.write_llama(tmp_path / "llama.onnx", SIZES, 24, llama_weight)
+    return read(tmp_path / "llama.onnx")
+
+
+def read(path):
+    graph = read_onnx(path, {}, 0)
+    run_pipeline(graph)
+    return graph
+
+
+def from_text(folder, text, arrays):
+    proto, _ = model(text, arrays)
+    onnx.save(proto, folder / "m.onnx")
+    return read(folder / "m.onnx")
+
+
+def runner(graph):
+    return Session(graph, "reference").run
+
+
+def outputs(graph, samples):
+    return np.concatenate([next(iter(runner(graph)(s).values())) for s in samples])
+
+
+def plans(graph, bits=4, block=32):
+    return plan_weights(graph, Recipe(Setting(bits=bits, block=block, method="rtn"), embedding=0))
+
+
+def names(groups):
+    return sorted(sorted(n.name.split("__")[0].split(".")[-1] for n in g.layers) for g in groups)
+
+
+SAMPLES = [{"x": noise(2, 24, 64)} for _ in range(4)]
+
+
+def test_every_linear_layer_of_a_llama_has_a_place_for_scales(llama):
+    groups = find_groups(llama, [x.node for x in plans(llama)])
+    assert names(groups) == sorted([["k", "q", "v"], ["o"], ["gate", "up"], ["down"]] * 2)
+    shared = next(g for g in groups if names([g]) == [["o"]])
+    assert shared.source.channels == 32 and shared.index.shape == (64,)  # two heads read the same values
+
+
+def test_folding_leaves_float_outputs(llama):
+    before = outputs(llama, SAMPLES)
+    for group in find_groups(llama, [x.node for x in plans(llama)]):
+        group.fold(np.exp(RNG.standard_normal(group.source.channels)))
+    np.testing.assert_allclose(outputs(llama, SAMPLES), before, atol=1e-5 * np.abs(before).max())
+
+
+@pytest.mark.parametrize("kind", ["awq", "smooth"])
+def test_searched_scales_leave_float_outputs_and_never_raise_the_error(llama, kind):
+    before = outputs(llama, SAMPLES)
+    done = scale_channels(llama, plans(llama), SAMPLES, runner, kind)
+    np.testing.assert_allclose(outputs(llama, SAMPLES), before, atol=1e-5 * np.abs(before).max())
+    assert done and all(x.error < 1 and 0 <= x.exponent < 1 for x in done)
+
+
+def test_awq_helps_the_coded_model(tmp_path, llama):
+    exact, test = read(tmp_path / "llama.onnx"), [{"x": noise(2, 24, 64)}]
+    errors = []
+    for scaled in (False, True):
+        graph = read(tmp_path / "llama.onnx")
+        if scaled:
+            scale_channels(graph, plans(graph), SAMPLES, runner, "awq")
+        apply_plan(plans(graph))
+        errors.append(np.linalg.norm(outputs(graph, test) - outputs(exact, test)))
+    assert errors[1] < 0.9 * errors[0]
+
+
+MLP = """(float[n,32] x) => (float[n,16] y{more}) {{
+    a = MatMul(x, w1)
+    b = Add(a, b1)
+    c = {function}(b)
+    {extra}
+    y = MatMul(c, w2)
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("function", "more", "extra", "count"),
+    [
+        ("Relu", "", "", 1),
+        ("Identity", "", "", 1),
+        ("Sigmoid", "", "", 0),
+        ("Relu", ", float[n,64] z", "z = Neg(c)", 0),  # another reader would see the scales
+        ("Relu", ", float[n,64] c", "", 0),  # and so would a user
+    ],
+)
+def test_only_what_nobody_else_sees_is_scaled(function, more, extra, count, tmp_path):
+    text = MLP.format(function=function, more=more, extra=extra)
+    graph = from_text(tmp_path, text, {"w1": noise(32, 64), "b1": noise(64), "w2": noise(64, 16)})
+    samples = [{"x": noise(40, 32)}]
+    before = outputs(graph, samples)
+    groups = find_groups(graph, [x.node for x in plans(graph)])
+    assert len(groups) == count
+    for group in groups:
+        group.fold(np.exp(RNG.standard_normal(group.source.channels)))
+    np.testing.assert_allclose(outputs(graph, samples), before, atol=1e-5 * np.abs(before).max())
+
+
+def test_gelu_and_residual_connections_are_dead_ends(tmp_path):
+    net = quality_models.Net(("n", "s", 64))
+    x = net.layer_norm("x", noise(64), noise(64), 1e-6)
+    inner = net.gelu(net.linear(x, noise(96, 64), noise(96), "inner"))
+    net.save(net("Add", x, net.linear(inner, noise(64, 96), None, "outer")), tmp_path / "m.onnx")
+    graph = read(tmp_path / "m.onnx")
+    assert len(plans(graph)) == 2 and not find_groups(graph, [x.node for x in plans(graph)])
+
+
+def test_norms_tell_the_power_of_what_layers_read(llama):
+    for plan in plans(llama):
+        power, kind = expected_power(plan.node), plan.name.split("__")[0].split(".")[-1]
+        norm = {"q": "attn_norm", "k": "attn_norm", "v": "attn_norm", "gate": "ffn_norm", "up": "ffn_norm"}.get(kind)
+        if norm is None:
+            assert power is None
+        else:
+            gain = llama_weight(".".join([*plan.name.split(".")[:2], norm]))
+            np.testing.assert_allclose(power, gain.astype(float) ** 2, rtol=1e-5)
+
+
+def test_offsets_of_norms_count(tmp_path):
+    net, gain, offset = quality_models.Net(("n", "s", 64)), noise(64), noise(64)
+    net.save(net.linear(net.layer_norm("x", gain, offset, 1e-6), noise(64, 64), None, "y"), tmp_path / "m.onnx")
+    (plan,) = plans(read(tmp_path / "m.onnx"))
+    np.testing.assert_allclose(
+        expected_power(plan.node), gain.astype(float) ** 2 + offset.astype(float) ** 2, rtol=1e-5
+    )
+
+
+def test_without_data_lsq_weighs_columns_by_the_norm_before_them(tmp_path, llama):
+    plan = next(x for x in plans(llama) if "gate" in x.name)
+    weight, gain = plan.weight.tensor.numpy().reshape(plan.rows, -1), llama_weight("blk.0.ffn_norm")
+    layers = plan_weights(llama, Recipe(Setting(bits=4, block=32, method="lsq"), embedding=0))
+    apply_plan(layers)
+    coded = next(x for x in layers if x.node is plan.node).weight.tensor.numpy().reshape(weight.shape)
+    plain = lsq.quantize(weight, 4, 32).decode()
+    errors = [np.square((w - weight) * gain).sum() for w in (coded, plain)]
+    assert errors[0] < 0.9 * errors[1]
