@@ -10,6 +10,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
@@ -17,6 +18,7 @@ from mnnconvert.cli.parser import peek_flag
 from mnnconvert.errors import ConversionError, Diagnostic
 
 RIGHT = ">"
+UNSURE_SECONDS = 3  # no guess how long work takes before
 Rows = Sequence[Sequence[object]]
 
 
@@ -28,6 +30,7 @@ class Output:
         self.quiet = quiet
         self.color = color and "NO_COLOR" not in os.environ
         self._progress_shown = False
+        self._work = ("", 0.0, 0.0)  # what is being done, since when, and how far it was then
 
     @classmethod
     def for_words(cls, argv: Sequence[str]) -> Output:
@@ -88,13 +91,26 @@ class Output:
             self._line(f"  hint: {problem.hint}", sys.stderr, "cyan")
 
     def progress(self, name: str, fraction: float) -> None:
-        """Where long work stands (fraction 0 to 1), on one line of a terminal that the next text replaces."""
+        """Where long work stands (fraction 0 to 1), on one line of a terminal that the next text replaces.
+
+        With the time left, once some seconds of work tell how fast it goes.
+        """
         if self.quiet or not sys.stderr.isatty():
             return
         self._clear_progress()
-        sys.stderr.write(f"{clean(name)} {min(max(fraction, 0.0), 1.0):4.0%}")
+        sys.stderr.write(f"{clean(name)} {min(max(fraction, 0.0), 1.0):4.0%}{self._time_left(name, fraction)}")
         sys.stderr.flush()
         self._progress_shown = True
+
+    def _time_left(self, name: str, fraction: float) -> str:
+        now = time.monotonic()
+        if name != self._work[0]:
+            self._work = name, now, fraction
+        _, started, before = self._work
+        if now - started < UNSURE_SECONDS or not before < fraction < 1:
+            return ""
+        left = round((now - started) * (1 - fraction) / (fraction - before))
+        return f", {left // 60}:{left % 60:02} left"
 
     def _clear_progress(self) -> None:
         if self._progress_shown:
