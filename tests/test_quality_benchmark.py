@@ -1,0 +1,110 @@
+"""The benchmark of quality works: methods in their order on a small model, tables, tokenizers, file formats."""
+
+import struct
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+import quality
+import quality_files
+import quality_models
+
+SIZES = quality_models.Llama(layers=2, width=64, heads=4, groups=2, base=1e4, epsilon=1e-5)
+ROWS = {"attn_q": 64, "attn_k": 32, "attn_v": 32, "attn_output": 64, "ffn_gate": 96, "ffn_up": 96, "ffn_down": 64}
+
+
+def llama_weight(name):
+    random, kind = np.random.default_rng(sum(name.encode())), name.split(".")[-1]
+    if kind.endswith("norm"):
+        return np.exp(random.standard_normal(64)).astype(np.float32)
+    columns = 96 if kind == "ffn_down" else 64
+    return (random.standard_normal((ROWS[kind], columns)) / np.sqrt(columns)).astype(np.float32)
+
+
+@pytest.fixture
+def subject(tmp_path, monkeypatch):
+    monkeypatch.setattr(quality, "SCRATCH", tmp_path)
+    quality_models.write_llama(tmp_path / "llama.onnx", SIZES, 32, llama_weight)
+    mix = np.random.default_rng(0).standard_normal((10, 64)).astype(np.float32)
+
+    def feeds(seed, count):
+        random = np.random.default_rng(seed)
+        return [{"x": random.standard_normal((1, 32, 10), np.float32) @ mix} for _ in range(count)]
+
+    def measure(exact, coded):
+        return {"error": quality.relative(np.concatenate(exact), np.concatenate(coded)), "cosine": 0.5}
+
+    return quality.Subject(
+        "MiniLM", lambda: tmp_path / "llama.onnx", lambda: feeds(1, 12), lambda: feeds(2, 4), measure
+    )
+
+
+def test_each_method_is_better_than_the_one_before(subject):
+    order = ["rtn", "hqq", "lsq awq", "gptq plain", "gptq"]
+    results = list(quality.measure(subject, order, [(3, 32)]))
+    errors = [r["error"] for r in results]
+    assert [r["method"] for r in results] == order and errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.6 * errors[1]
+    assert len({r["bytes"] for r in results}) == 1
+    text = quality.tables(results)
+    assert text.count("| 3 | 32 |") == 5 and text.index("| rtn |") < text.index("| gptq |")
+
+
+@pytest.mark.mnn
+def test_the_released_converter_takes_part(subject):
+    (ours, theirs) = quality.measure(subject, ["hqq", "peer hqq"], [(4, 32)])
+    assert theirs["error"] == pytest.approx(ours["error"], rel=0.1)
+    assert theirs["bytes"] == pytest.approx(ours["bytes"], rel=0.1)
+
+
+def test_results_and_page_are_kept(tmp_path, monkeypatch):
+    base = {"model": "MiniLM", "bits": 4, "block": 64, "bytes": 10, "seconds": 1, "error": 0.25, "cosine": 0.1}
+    results = quality.keep([base | {"method": "rtn"}, base | {"method": "lsq"}], base | {"method": "rtn", "error": 0.5})
+    assert [(r["method"], r["error"]) for r in results] == [("lsq", 0.25), ("rtn", 0.5)]
+    page = tmp_path / "page.md"
+    page.write_text(f"# Title\n\n{quality.MARK}old")
+    monkeypatch.setattr(quality, "PAGE", page)
+    quality.write_page(results)
+    assert page.read_text().startswith("# Title\n") and "old" not in page.read_text()
+    assert "| 4 | 64 | rtn | 0.0 | 0.5 | 0.1 | 1 |" in page.read_text()
+
+
+def test_word_pieces_take_the_longest_from_the_left(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[UNK]\ntoken\n##ization\n##iz\ncafe\n!\n")
+    assert quality_files.WordPieces(tmp_path / "vocab.txt").encode("Tokenization café zebra!") == [1, 2, 4, 0, 5]
+
+
+def test_byte_pairs_merge_in_the_order_of_the_table():
+    tokens = ["l", "o", "w", "Ġ", "1", "2", "lo", "low", "Ġlow", "ow"]
+    merges = ["l o", "o w", "lo w", "Ġ low"]
+    file = SimpleNamespace(metadata={"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": merges})
+    assert quality_files.BytePairs(file).encode("low low12") == [7, 8, 4, 5]
+
+
+def gguf(tensors):
+    """A file of version 3 with one number and these (name, sizes, type, bytes)."""
+    head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), 1)
+    head += struct.pack("<Q1sII", 1, b"k", 4, 7)
+    body = b""
+    for name, sizes, kind, data in tensors:
+        head += struct.pack(f"<Q{len(name)}sI{len(sizes)}QIQ", len(name), name, len(sizes), *sizes, kind, len(body))
+        body += data + bytes(-len(data) % 32)
+    return head + bytes(-len(head) % 32) + body
+
+
+def test_gguf_blocks_are_decoded(tmp_path):
+    codes = np.arange(32) % 16
+    q4 = struct.pack("<ee", 0.5, -2) + (codes[:16] | codes[16:] << 4).astype(np.uint8).tobytes()
+    q8 = struct.pack("<e", 0.25) + np.arange(-16, 16, dtype=np.int8).tobytes()
+    floats = np.arange(6, dtype="<f4")
+    tensors = [(b"a", (32, 1), 3, q4), (b"b", (32,), 8, q8), (b"c", (3, 2), 0, floats.tobytes())]
+    (tmp_path / "m.gguf").write_bytes(gguf(tensors))
+    file = quality_files.Gguf(tmp_path / "m.gguf")
+    assert file.metadata == {"k": 7}
+    np.testing.assert_array_equal(file.tensor("a"), [codes * 0.5 - 2])
+    np.testing.assert_array_equal(file.tensor("b"), np.arange(-16, 16) / 4)
+    np.testing.assert_array_equal(file.tensor("c"), floats.reshape(2, 3))
