@@ -58,8 +58,9 @@ demo: setup models ## draw a line of text, convert the model that reads it, comp
 
 # One thread of linear algebra per worker: more would only wait for each other.
 test: export OPENBLAS_NUM_THREADS := 1
-test: setup models ## all tests
+test: setup models ## all tests, those of the compiled kernels a second time under sanitizers
 	$(BIN)/python -m pytest -n $(WORKERS)
+	$(MAKE) test-sanitize
 
 test-slow: setup models models-wide ## the tests that `make test` leaves out: further real models and thousands of attributes; about ten minutes
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow
