@@ -72,8 +72,14 @@ class ConversionReport:
 class Conversion:
     """The steps of one conversion; each leaves its mark on the report."""
 
-    def __init__(self, options: ConversionOptions, progress: Callable[[str, float], None] | None = None):
+    def __init__(
+        self,
+        options: ConversionOptions,
+        progress: Callable[[str, float], None] | None = None,
+        choose: Callable[[Graph], Recipe] | None = None,
+    ):
         self.options = options
+        self.choose = choose  # decides on the weights when it has seen the graph; the options do where it is None
         self.progress = progress or (lambda stage, fraction: None)
         self.source = Path(options.model_file or "")
         self.framework = options.framework or guess_framework(self.source)
@@ -91,7 +97,7 @@ class Conversion:
     def _convert(self) -> None:
         graph = self._read()
         self._rewrite(graph)
-        recipe = recipe_of(self.options)
+        recipe = self.choose(graph) if self.choose else recipe_of(self.options)
         layers = self._plan(graph, recipe)
         if not self.options.plan:
             self._check_target()
@@ -305,7 +311,7 @@ class Conversion:
         from mnnconvert.verify.verification import verify_engines
 
         self.progress("verify", 0.5)
-        quantized = recipe_of(self.options).changes_weights
+        quantized = any(layer.changed for layer in self.report.layers)
         tolerance = Tolerance(ANY_ERROR if quantized else self.options.tolerance)
         candidate = SessionEngine(load(path))
         feeds = choose_feeds(reference, candidate, self.options.inputs, self.options.seed)

@@ -80,7 +80,7 @@ def plan_weights(graph: Graph, recipe: Recipe) -> list[LayerPlan]:
     """
     nodes = [node for inner in graph.graphs() for node in inner.nodes if _has_weight(node)]
     _refuse_unmatched(nodes, recipe)
-    layers = [_layer(node, recipe) for node in nodes]
+    layers = [layer_plan(node, recipe) for node in nodes]
     problems = [_does_not_fit(layer) for layer in layers if layer.block < 0]
     if problems:
         raise ConversionError(problems)
@@ -122,7 +122,7 @@ def _has_weight(node: Node) -> bool:
     return form is not None and form.table in tables
 
 
-def _layer(node: Node, recipe: Recipe) -> LayerPlan:
+def layer_plan(node: Node, recipe: Recipe) -> LayerPlan:
     """What the recipe, in this order its rules, the operator and the stored form of the weight, makes of a layer."""
     size = 4 * _size(node.inputs[1])
     layer = LayerPlan(node.name, node.op.kind, node, half=recipe.half, bytes_before=size, bytes_after=size)
