@@ -7,16 +7,20 @@ from numpy.typing import NDArray
 
 from mnnconvert.errors import UsageError
 from mnnconvert.ir.coded import CodedWeights
-from mnnconvert.quantizers.rtn import (
+from mnnconvert.quantizers.blocks import (
     BELOW_HALF,
+    Coded,
     Floats,
-    allocate,
-    assemble,
-    check_half,
-    enumerate_tiles,
+    Form,
+    Grids,
+    by_lanes,
     extremes,
-    nearest_codes,
+    nearest_half,
+    running_sum,
+    tiles,
+    whole,
 )
+from mnnconvert.quantizers.compiled import kernels
 
 ITERATIONS = 20
 P = np.float32(0.7)
@@ -48,37 +52,48 @@ def quantize(
     if symmetric:
         raise UsageError.of("hqq-needs-asymmetric", "HQQ fits the offset, which symmetric codes do not have")
     rows, columns = weights.shape
-    block = block or columns
-    codes, numbers = allocate(rows, columns, block)
-    for row, (where, tile) in enumerate_tiles(weights, block):
-        scale, minimum = _fit(tile, *extremes(tile, row), bits)
-        if half_scales:
-            scale, minimum = _nearest_half(scale), _nearest_half(minimum)
-        numbers[where] = np.stack([scale, minimum], axis=-1).reshape(numbers[where].shape)
-        codes[where] = nearest_codes(tile, scale, minimum, bits).reshape(codes[where].shape)
-    return assemble(codes, numbers, bits, symmetric, half_scales)
+    form = Form(bits, whole(block, columns), half=half_scales)
+    coded = Coded(rows, columns, form)
+    for where, tile in tiles(weights, form.block):
+        coded.put(where, tile, fitted(tile, *extremes(tile, form.block, where[0].start), form))
+    return coded.weights()
 
 
-def _fit(tile: Floats, low: Floats, high: Floats, bits: int) -> tuple[Floats, Floats]:
-    """Scale and minimum of each block of a tile [count, block]. The order of roundings is the released converter's."""
-    top = np.float32((1 << bits) - 1)
+def fitted(tile: Floats, low: Floats, high: Floats, form: Form) -> Grids:
+    """The grids of a tile whose blocks have the given extremes. The order of roundings is the released converter's."""
+    top = np.float32(form.top)
     inverse = 1 / np.maximum((high - low) * (1 / top), SMALLEST_SCALE)
     scale = 1 / inverse
-    columns = np.ascontiguousarray(tile.T)  # [block, count]: one block per lane
+    zero = _zero(tile, scale, inverse, -low * inverse, form)
+    minimum = np.where(low == high, low, -zero * scale)
+    return Grids(nearest_half(scale), nearest_half(minimum)) if form.half else Grids(scale, minimum)
+
+
+def _zero(tile: Floats, scale: Floats, inverse: Floats, zero: Floats, form: Form) -> Floats:
+    """The alternation, from a first `zero` [rows, blocks]; kernels know it for residuals that do not shrink."""
+    if (library := kernels()) is None:
+        x = by_lanes(tile, form.block)
+        return _alternate(x, scale.reshape(-1), inverse.reshape(-1), zero.reshape(-1), form.top).reshape(zero.shape)
+    fitted, largest = zero.copy(), np.empty_like(zero)
+    rows, columns = tile.shape
+    sizes = {"rows": rows, "columns": columns, "block": form.block, "top": form.top, "iterations": ITERATIONS}
+    library.call("hqq_zero", w=tile, scale=scale, inverse=inverse, zero=fitted, largest=largest, **sizes)
+    rest = largest >= SHRINK_FROM
+    if rest.any():
+        x = by_lanes(tile.reshape(*zero.shape, form.block)[rest], form.block)
+        fitted[rest] = _alternate(x, scale[rest], inverse[rest], zero[rest], form.top)
+    return fitted
+
+
+def _alternate(columns: Floats, scale: Floats, inverse: Floats, zero: Floats, top: int) -> Floats:
+    """The alternation on weights [block, count], one block per lane; the numbers are [count]."""
     steps = columns * inverse
-    zero = -low * inverse
     for _ in range(ITERATIONS):
-        codes = np.floor(np.clip(steps + zero, 0, top) + BELOW_HALF)
+        codes = np.floor(np.clip(steps + zero, 0, np.float32(top)) + BELOW_HALF)
         residual = _shrink(columns - (codes - zero) * scale)
         codes -= steps if residual is None else (columns - residual) * inverse
-        zero = _running_sum(codes) / np.float32(len(codes))
-    return scale, np.where(low == high, low, -zero * scale)
-
-
-def _running_sum(values: Floats) -> Floats:
-    """Sums down the columns, one float32 addition after the other (numpy would add a single column pairwise)."""
-    total: Floats = np.add.reduce(values, axis=0) if values.shape[1] > 1 else np.cumsum(values, axis=0)[-1]
-    return total
+        zero = running_sum(codes) / np.float32(len(codes))
+    return zero
 
 
 def _shrink(residual: Floats) -> Floats | None:
@@ -89,8 +104,3 @@ def _shrink(residual: Floats) -> Floats | None:
     with np.errstate(divide="ignore"):
         shrunk: Floats = np.copysign(np.maximum(size - size ** (P - 1) / BETA, 0), residual)
     return shrunk
-
-
-def _nearest_half(values: Floats) -> Floats:
-    with np.errstate(over="ignore"):
-        return check_half(values.astype(np.float16), values)

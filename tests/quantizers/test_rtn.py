@@ -8,7 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.quantizers.rtn import TILE_ELEMENTS, quantize
+from mnnconvert.quantizers.blocks import LARGE_TILE as TILE_ELEMENTS
+from mnnconvert.quantizers.rtn import quantize
 
 F = np.float32
 

@@ -1,0 +1,11 @@
+"""The compiled kernels, for what quantizers do with every weight. Numpy is the definition, and the way without them."""
+
+from __future__ import annotations
+
+from mnnconvert.runtime_ref.cpu.library import Library, library
+
+
+def kernels() -> Library | None:
+    """The kernels for this machine; None where none were built, or only others."""
+    found = library()
+    return found if found is not None and "fit_grids" in found.kernels else None
