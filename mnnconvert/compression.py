@@ -158,7 +158,9 @@ class _Sizes:
         return budget - self.fixed
 
     def file(self, mix: Mix) -> int:
-        return self.search.apply(mix, file_size)
+        """Tables count as they will be: their codes become constants of the graph only after the search."""
+        tables = [(i, c) for i, c in zip(self.search.items, mix, strict=True) if i.is_table and c.setting.bits]
+        return self.search.apply(mix, file_size) - sum(4 * i.elements - c.bytes for i, c in tables)
 
     def within(self, budget: int) -> Mix:
         """The best mixture whose file is not larger than `budget`, its tables and paddings included."""

@@ -84,6 +84,7 @@ class Conversion:
         self.source = Path(options.model_file or "")
         self.framework = options.framework or guess_framework(self.source)
         self.report = ConversionReport(str(self.source), options.mnn_model, self.framework)
+        self.recipe: Recipe  # read before the model is
         self._engine: Engine | None = None  # of the source, opened once for both proofs
 
     def run(self) -> ConversionReport:
@@ -95,15 +96,20 @@ class Conversion:
         return self.report
 
     def _convert(self) -> None:
+        from mnnconvert.weights import recipe_of
+
+        recipe = self.recipe = recipe_of(self.options)
         graph = self._read()
         self._rewrite(graph)
-        recipe = self.choose(graph) if self.choose else recipe_of(self.options)
+        if self.choose is not None:
+            recipe = self.recipe = self.choose(graph)
         layers = self._plan(graph, recipe)
         if not self.options.plan:
             self._check_target()
             self._float_proof(graph, recipe)
             self._quantize(graph, layers, recipe)
             self._write(graph)
+            self._save_recipe()
 
     def note(self, reference: str, message: str, hint: str = "") -> None:
         self.report.diagnostics.append(Diagnostic(reference, message, hint=hint))
@@ -139,13 +145,15 @@ class Conversion:
         from mnnconvert.passes.pipeline import run_pipeline
 
         self.progress("rewrite", 0.0)
+        from mnnconvert.weights import blocks_of
+
         names = ("convert_matmul_to_conv", "use_gelu_approximation")
         self.report.passes = run_pipeline(
             graph,
             level=self.options.optimize_level,
             target=self.options.target,
             disabled=self.options.disable_pass,
-            options={n: getattr(self.options, n) for n in names} | {"block": self.options.weight_quant_block},
+            options={n: getattr(self.options, n) for n in names} | {"block": blocks_of(self.recipe)},
             hook=self._after_pass if self.options.dump_pass or self.options.debug else None,
         )
         self.report.nodes_after = sum(len(g.nodes) for g in graph.graphs())
@@ -274,14 +282,26 @@ class Conversion:
 
     def _quantize(self, graph: Graph, layers: list[LayerPlan], recipe: Recipe) -> None:
         from mnnconvert.quantizers.apply import apply_plan, flush_denormals, halve_constants
+        from mnnconvert.quantizers.embedding import expand_tables
 
         if self.options.align_denormalized_value:
             flush_denormals(graph)
         if not recipe.changes_weights:
             return
         apply_plan(layers, recipe, lambda fraction: self.progress("quantize", fraction))
+        expand_tables(graph, layers)
         if recipe.half:
             halve_constants(graph)
+
+    def _save_recipe(self) -> None:
+        from mnnconvert.weights import save_params, save_recipe
+
+        options = self.options
+        if options.save_recipe is not None:
+            save_recipe(self.recipe, self.report.layers, Path(options.save_recipe))
+        params = options.compression_params_file
+        if params is not None and not Path(params).exists():
+            save_params(self.report.layers, Path(params))
 
     def _write(self, graph: Graph) -> None:
         from mnnconvert.schema.files import staged
@@ -311,7 +331,7 @@ class Conversion:
         from mnnconvert.verify.verification import verify_engines
 
         self.progress("verify", 0.5)
-        quantized = any(layer.changed for layer in self.report.layers)
+        quantized = self.recipe.changes_weights
         tolerance = Tolerance(ANY_ERROR if quantized else self.options.tolerance)
         candidate = SessionEngine(load(path))
         feeds = choose_feeds(reference, candidate, self.options.inputs, self.options.seed)
@@ -353,20 +373,6 @@ def _without_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def recipe_of(options: ConversionOptions) -> Recipe:
-    """What the options ask of the weights."""
-    from mnnconvert.quantizers.recipe import Recipe, Setting
-
-    default = Setting(
-        bits=options.weight_quant_bits,
-        block=options.weight_quant_block,
-        symmetric=not options.weight_quant_asymmetric,
-        method="hqq" if options.hqq else "rtn",
-        half_scales=options.weight_quant_scale_bit == 16,
-    )
-    return Recipe(default, half=options.fp16)
 
 
 def guess_framework(path: Path) -> str:

@@ -14,6 +14,7 @@ from mnnconvert.option_types import Kind, Option, did_you_mean
 
 FRAMEWORKS = ("ONNX", "TF", "TFLITE", "TORCH", "CAFFE", "MNN", "JSON")
 TARGETS = ("mnn-3.6.1", "none")
+SMALLEST_BLOCK = 8  # input channels; smaller blocks would cost more for scales than they save on codes
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,12 @@ class ConversionOptions:
     weight_quant_asymmetric: bool = True
     hqq: bool = False
     weight_quant_scale_bit: int = 32
+    quant_method: str | None = None
+    data: str | None = None
+    quant_embedding: int | None = None
+    recipe: str | None = None
+    quant_rule: tuple[str, ...] = ()
+    save_recipe: str | None = None
     compression_params_file: str | None = None
     transformer_fuse: bool = False
     use_gelu_approximation: bool = False
@@ -146,15 +153,25 @@ OPTIONS: tuple[Option, ...] = (
     _option("--weightQuantBits", "weight_quant_bits", "int", WEIGHTS, "store weights in 2 to 8 bits (0 = off)",
             choices=(0, 2, 3, 4, 5, 6, 7, 8), accepts="2 to 8, or 0 for off", metavar="N", alias="weight_bits"),
     _option("--weightQuantBlock", "weight_quant_block", "int", WEIGHTS,
-            "one scale per N input channels, a multiple of 16 (0 = one per output channel)",
+            "one scale per N input channels (0 = one per output channel)",
             metavar="N", alias="weight_block"),
     _option("--weightQuantAsymmetric", "weight_quant_asymmetric", "flag", WEIGHTS, "scales with an offset",
             alias="weight_asymmetric"),
     _option("--hqq", "hqq", "flag", WEIGHTS, "search better scales (half-quadratic quantization)"),
     _option("--weightQuantScaleBit", "weight_quant_scale_bit", "int", WEIGHTS, "precision of stored scales",
             choices=(16, 32), metavar="N", alias="weight_scale_bit"),
-    _option("--compressionParamsFile", "compression_params_file", "path", WEIGHTS, "recipe per layer",
-            metavar="FILE"),
+    _option("--quantMethod", "quant_method", "choice", WEIGHTS, "how codes are found; gptq needs --data",
+            choices=("rtn", "hqq", "lsq", "gptq"), metavar="NAME"),
+    _option("--data", "data", "path", WEIGHTS, "inputs to calibrate with: .npz, .npy, or a folder of them",
+            metavar="PATH"),
+    _option("--quantEmbedding", "quant_embedding", "int", WEIGHTS,
+            "bits of large tables that are looked up: 8, 4, 0 = leave them", choices=(0, 4, 8), metavar="N"),
+    _option("--recipe", "recipe", "path", WEIGHTS, "settings and rules per layer, as TOML", metavar="FILE"),
+    _option("--quantRule", "quant_rule", "texts", WEIGHTS,
+            "a rule such as name=head*,bits=8 or op=Gather,skip (repeatable)", metavar="RULE"),
+    _option("--saveRecipe", "save_recipe", "path", WEIGHTS, "write the recipe that was used", metavar="FILE"),
+    _option("--compressionParamsFile", "compression_params_file", "path", WEIGHTS,
+            "settings per layer in MNN's form; created when it does not exist", metavar="FILE"),
     _option("--optimizeLevel", "optimize_level", "int", GRAPH,
             "0 none, 1 always exact, 2 may assume value ranges", low=0, high=2, metavar="N"),
     _option("--optimizePrefer", "optimize_prefer", "int", GRAPH, "0 balanced, 1 small, 2 fast", low=0, high=2,
@@ -207,7 +224,6 @@ REFUSED: dict[str, str] = {
     "optimize_prefer": "no pass trades size for speed.",
     "group_conv_native": "grouped convolutions are always kept in one piece.",
     "benchmark_model": "a model without weights could neither be run nor be proved.",
-    "compression_params_file": "recipes per layer cannot be read yet; --weightQuantBits sets all layers at once.",
     "transformer_fuse": "no pass fuses attention yet; the model is written in its separate operators.",
     "transformer_fuse_c4": "it changes fused transformers only, and no pass fuses attention yet.",
     "use_origin_rnn_impl": "LSTM and GRU have one form here, which the target runtime computes right.",
@@ -247,6 +263,31 @@ def _needs(first: str, name: str, second: str, other: str, reason: str) -> Contr
     )
 
 
+def _codes(o: ConversionOptions) -> bool:
+    """Whether anything asks for weights in few bits. What the recipe files say is not known here."""
+    return bool(o.weight_quant_bits or o.quant_rule or o.recipe is not None or o.compression_params_file is not None)
+
+
+def _needs_codes(flag: str, name: str, reason: str) -> Contradiction:
+    return Contradiction(
+        flag,
+        "--weightQuantBits",
+        lambda o: o.given(name) and not _codes(o),
+        reason,
+        f"Add --weightQuantBits or --recipe, or leave {flag} out.",
+    )
+
+
+def _unlike_halves(flag: str, test: Callable[[ConversionOptions], bool]) -> Contradiction:
+    return Contradiction(
+        "--fp16",
+        flag,
+        lambda o: o.fp16 and test(o),
+        "each says how weights are stored.",
+        "Keep one of them; --weightQuantScaleBit 16 stores the scales of quantized weights in half precision.",
+    )
+
+
 def _unused_without_verification(flag: str, name: str) -> Contradiction:
     return Contradiction(
         flag,
@@ -258,35 +299,42 @@ def _unused_without_verification(flag: str, name: str) -> Contradiction:
 
 
 CONTRADICTIONS: tuple[Contradiction, ...] = (
-    Contradiction(
-        "--fp16",
-        "--weightQuantBits",
-        lambda o: o.fp16 and o.weight_quant_bits > 0,
-        "each says how weights are stored.",
-        "Keep one of them; --weightQuantScaleBit 16 stores the scales of quantized weights in half precision.",
-    ),
+    _unlike_halves("--weightQuantBits", lambda o: o.weight_quant_bits > 0),
+    _unlike_halves("--recipe", lambda o: o.recipe is not None),
+    _unlike_halves("--quantRule", lambda o: bool(o.quant_rule)),
+    _unlike_halves("--compressionParamsFile", lambda o: o.compression_params_file is not None),
     Contradiction(
         "--weightQuantBits",
         "--convertMatmulToConv=0",
-        lambda o: o.weight_quant_bits > 0 and not o.convert_matmul_to_conv,
+        lambda o: _codes(o) and not o.convert_matmul_to_conv,
         "matrix products can only be stored in few bits as convolutions.",
         "Leave out one of them.",
     ),
     Contradiction(
         "--hqq",
         "--weightQuantAsymmetric=0",
-        lambda o: o.hqq and not o.weight_quant_asymmetric,
+        lambda o: (o.hqq or o.quant_method == "hqq") and not o.weight_quant_asymmetric,
         "HQQ searches the offset that symmetric weights do not have.",
         "Leave out one of them.",
     ),
-    _needs("--weightQuantBlock", "weight_quant_block", "--weightQuantBits", "weight_quant_bits",
-           "a block size says nothing about weights that are not quantized."),
-    _needs("--hqq", "hqq", "--weightQuantBits", "weight_quant_bits",
-           "there are no scales to search when weights are not quantized."),
-    _needs("--weightQuantScaleBit", "weight_quant_scale_bit", "--weightQuantBits", "weight_quant_bits",
-           "there are no scales when weights are not quantized."),
-    _needs("--weightQuantAsymmetric=0", "weight_quant_asymmetric", "--weightQuantBits", "weight_quant_bits",
-           "there are no scales when weights are not quantized."),
+    Contradiction(
+        "--hqq",
+        "--quantMethod",
+        lambda o: o.hqq and o.quant_method not in (None, "hqq"),
+        "each names a method.",
+        "Leave out one of them.",
+    ),
+    _needs_codes("--weightQuantBlock", "weight_quant_block",
+                 "a block size says nothing about weights that are not quantized."),
+    _needs_codes("--hqq", "hqq", "there are no scales to search when weights are not quantized."),
+    _needs_codes("--quantMethod", "quant_method", "there are no codes to find when weights are not quantized."),
+    _needs_codes("--data", "data", "there is nothing to calibrate when weights are not quantized."),
+    _needs_codes("--quantEmbedding", "quant_embedding", "tables are stored in few bits beside quantized weights."),
+    _needs_codes("--saveRecipe", "save_recipe", "there is no recipe when weights are not quantized."),
+    _needs_codes("--weightQuantScaleBit", "weight_quant_scale_bit",
+                 "there are no scales when weights are not quantized."),
+    _needs_codes("--weightQuantAsymmetric=0", "weight_quant_asymmetric",
+                 "there are no scales when weights are not quantized."),
     _needs("--thredhold", "thredhold", "--testdir", "testdir", "the bound is that of the recorded test."),
     Contradiction(
         "--prototxt",
@@ -306,11 +354,11 @@ def _ranges(options: ConversionOptions) -> Iterator[Diagnostic]:
         problem = option.range_problem(getattr(options, option.field))
         if problem is not None:
             yield problem
-    block = options.weight_quant_block
-    if block < 0 or block % 16:
+    if options.weight_quant_block and options.weight_quant_block < SMALLEST_BLOCK:
         yield Diagnostic(
             "out-of-range",
-            f"--weightQuantBlock takes a positive multiple of 16, or 0 for one scale per output channel, not {block}.",
+            f"--weightQuantBlock takes at least {SMALLEST_BLOCK} channels, or 0 for one scale per output channel, not "
+            f"{options.weight_quant_block}.",
             hint="32, 64 and 128 are usual.",
         )
 

@@ -157,7 +157,7 @@ def test_external_data_may_not_leave_the_folder(location, tmp_path):
         (["--fp16", "--weightQuantBits", "4"], ["--fp16", "--weightQuantBits"]),
         (["--weightQuantBits", "9"], ["--weightQuantBits", "2 to 8"]),
         (["--weightQuantBits", "1"], ["--weightQuantBits"]),
-        (["--weightQuantBits", "4", "--weightQuantBlock", "20"], ["--weightQuantBlock", "16"]),
+        (["--weightQuantBits", "4", "--weightQuantBlock", "4"], ["--weightQuantBlock", "8"]),
         (["--weightQuantBlock", "32"], ["--weightQuantBlock", "--weightQuantBits"]),
         (["--hqq", "--weightQuantBits", "4", "--weightQuantAsymmetric=0"], ["--hqq", "--weightQuantAsymmetric"]),
         (["--disablePass", "fuse-everything"], ["unknown-pass", "fuse-everything"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,9 +19,12 @@ from mnnconvert.passes.edit import replace_nodes
 
 @dataclass(frozen=True)
 class SplitChannels(GraphPass):
-    """conv(x) -> conv(first channels of x) + conv(the rest), where the first part is a multiple of `block` channels."""
+    """conv(x) -> conv(first channels of x) + conv(the rest), where the first part is a multiple of `block` channels.
 
-    block: int = 64
+    `block` may tell the size for each node; 0 leaves a node in one piece.
+    """
+
+    block: int | Callable[[Node], int] = 64
 
     name = "split-channels"
     after = ("convert-matmul",)
@@ -29,7 +32,7 @@ class SplitChannels(GraphPass):
     def change(self, graph: Graph, notes: Notes) -> int:
         count = replace_nodes(graph, self._split)
         if count:
-            notes.notes.append(f"{count} layers have channels that no block of about {self.block} divides: cut in two")
+            notes.notes.append(f"{count} layers have channels that no block near the asked size divides: cut in two")
         return count
 
     def _split(self, b: Builder, node: Node) -> Sequence[Value] | None:
@@ -37,16 +40,18 @@ class SplitChannels(GraphPass):
         if not isinstance(op, Convolution) or op.group != 1 or weight is None or weight.tensor is None:
             return None
         channels = int(weight.tensor.shape[1])
-        if fitting_block(channels, self.block) >= 0:
+        block = self.block(node) if callable(self.block) else self.block
+        if not block or fitting_block(channels, block) >= 0:
             return None
-        first = channels // self.block * self.block
+        first = channels // block * block
         parts = b.add(Slice(axis=1, sizes=(first, channels - first)), node.inputs[0], names=["", ""])
         plain = replace(op, activation="")
         bias = node.inputs[2] if len(node.inputs) > 2 else b.floats(np.zeros(weight.tensor.shape[0]))
         sides = (_channels(weight.tensor, 0, first), _channels(weight.tensor, first, channels))
-        head = b.add(plain, parts[0], b.constant(sides[0], f"{weight.name}/head"), bias)
-        tail = b.add(plain, parts[1], b.constant(sides[1], f"{weight.name}/tail"), _zeros(b, bias))
-        return [_activated(b, b.add(Binary("ADD"), head, tail), op.activation)]
+        head, tail = (b.constant(s, f"{weight.name}/{part}") for s, part in zip(sides, ("head", "tail"), strict=True))
+        first_sum = b.add(plain, parts[0], head, bias, name=f"{node.name}/head")
+        rest_sum = b.add(plain, parts[1], tail, _zeros(b, bias), name=f"{node.name}/tail")
+        return [_activated(b, b.add(Binary("ADD"), first_sum, rest_sum), op.activation)]
 
 
 def _channels(tensor: Tensor, start: int, stop: int) -> Tensor:

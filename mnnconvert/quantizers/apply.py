@@ -44,7 +44,7 @@ def _store(layer: LayerPlan, tensor: Tensor) -> None:
     if old.users == [layer.node]:
         old.tensor = tensor
     else:
-        layer.node.replace_input(1, Value(f"{old.name}/{layer.name}", old.spec, tensor))
+        layer.node.replace_input(layer.operand, Value(f"{old.name}/{layer.name}", old.spec, tensor))
 
 
 def code_layer(layer: LayerPlan, statistics: Statistics | None = None) -> None:

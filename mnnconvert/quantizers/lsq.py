@@ -27,12 +27,20 @@ from mnnconvert.quantizers.blocks import (
 )
 from mnnconvert.quantizers.compiled import kernels
 
-STARTS = 12  # widths of grids, each at several places
+STARTS = 8  # widths of grids, each at several places
 ROUNDS = 8  # improvements of the best start, at most
 ON_GRID = 0.02  # steps; weights that were coded lie nearer than that to their grid, also after rounding to float16
 PROBE = 4  # weights of a block that tell most grids apart
 LARGEST_HALF = np.float32(65504)
-SHRINKS = {2: (0.45, 1.05), 3: (0.65, 1.05), 4: (0.7, 1.03), 5: (0.8, 1.02), 6: (0.85, 1.02), 7: (0.9, 1.01), 8: (0.92, 1.01)}
+SHRINKS = {
+    2: (0.45, 1.05),
+    3: (0.65, 1.05),
+    4: (0.7, 1.03),
+    5: (0.8, 1.02),
+    6: (0.85, 1.02),
+    7: (0.9, 1.01),
+    8: (0.92, 1.01),
+}
 
 
 def quantize(
@@ -96,10 +104,13 @@ def best_grids(tile: Floats, importance: Floats, form: Form, row: int = 0) -> Gr
     """The grids of a tile, importance [its columns]: of all candidates the best, block by block."""
     low, high = extremes(tile, form.block, row)
     spanning = rtn.spanning(low, high, form)
-    candidates = [_exact(tile, low, high, spanning, form), _fitted(tile, low, high, importance, form)]
+    candidates: list[Grids | None] = [
+        _exact(tile, low, high, spanning, form),
+        _fitted(tile, low, high, importance, form),
+    ]
     if not form.symmetric:
         candidates.append(hqq.fitted(tile, low, high, replace(form, half=False)))
-    candidates = [spanning, *(_rounded(c, form) for c in candidates)]
+    candidates = [spanning, *(_rounded(c, form) for c in candidates if c is not None)]
     return choose(candidates, errors(tile, candidates, form, importance))
 
 
@@ -112,44 +123,42 @@ def _rounded(grids: Grids, form: Form) -> Grids:
     return Grids(scale, minimum)
 
 
-def _exact(tile: Floats, low: Floats, high: Floats, otherwise: Grids, form: Form) -> Grids:
-    """Grids on which all weights of a block lie, as those of weights that were coded before; else those given.
+def _exact(tile: Floats, low: Floats, high: Floats, otherwise: Grids, form: Form) -> Grids | None:
+    """Grids on which all weights of a block lie, as weights do that were coded before; else those given. None: no such block.
 
     The ends of the block are points of such a grid, k steps apart. Any k has a multiple in top/2 < k <= top (symmetric:
     the largest weight is k steps from 0, 2^(b-2) < k <= 2^(b-1)), and a finer grid does no harm.
     """
-    first = np.zeros_like(low) if form.symmetric else low
-    last = np.where(high >= -low, high, low) if form.symmetric else high
-    span = (last.astype(np.float64) - first).reshape(-1)
-    x = tile.reshape(-1, form.block)
+    first = (np.zeros_like(low) if form.symmetric else low).reshape(-1)
+    last = (np.where(high >= -low, high, low) if form.symmetric else high).reshape(-1)
+    span = last.astype(np.float64) - first
     most = -form.lowest if form.symmetric else form.top
-    steps = np.zeros(len(x))
-    nearest = np.full(len(x), ON_GRID)
-    probe = _shares(x[:, :PROBE], first, span)
-    for k in range(most // 2 + 1, most + 1):
-        some = np.flatnonzero(_distance(probe, k) < nearest)
-        if some.size:
-            distance = _distance(_shares(x[some], first.reshape(-1)[some], span[some]), k)
-            closer = distance < nearest[some]
-            steps[some[closer]], nearest[some[closer]] = k, distance[closer]
-    found = (steps > 0).reshape(low.shape)
-    scale = np.where(found, span.reshape(low.shape) / np.maximum(steps, 1).reshape(low.shape), otherwise.scale)
-    if form.symmetric:
-        sign = np.where(found, np.float32(-1), np.float32(1))  # the largest weight has the code that exists on one side
-        return Grids((scale * sign).astype(np.float32), None)
-    assert otherwise.minimum is not None
-    return Grids(scale.astype(np.float32), np.where(found, low, otherwise.minimum))
+    x, k = tile.reshape(-1, form.block), np.arange(most // 2 + 1, most + 1)
+    unit = np.divide(1, span, out=np.zeros_like(span), where=span != 0)
+    share = ((x[:, 0] - first) * unit).astype(np.float32)
+    blocks, which = np.nonzero(_distance(share[:, None] * k.astype(np.float32)) < ON_GRID)
+    for columns in (PROBE, form.block):  # one weight tells most grids apart, a few more the rest
+        at = (x[blocks, :columns] - first[blocks, None]) * (k[which] * unit[blocks])[:, None]
+        distance = _distance(at).max(axis=1)
+        on = distance < ON_GRID
+        blocks, which, distance = blocks[on], which[on], distance[on]
+    order = np.argsort(-distance)
+    steps = np.zeros(len(span))
+    steps[blocks[order]] = k[which[order]]  # of several, the nearest is written last
+    found = steps > 0
+    if not found.any():
+        return None
+    sign = -1 if form.symmetric else 1  # the largest weight has the code that exists on one side only
+    exact = np.divide(span * sign, steps, out=otherwise.scale.reshape(-1).astype(np.float64), where=found)
+    scale = exact.astype(np.float32).reshape(low.shape)
+    if otherwise.minimum is None:
+        return Grids(scale, None)
+    return Grids(scale, np.where(found.reshape(low.shape), low, otherwise.minimum))
 
 
-def _shares(x: Floats, first: Floats, span: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Where weights [blocks, n] lie between the first point of the grid (0) and the last (1)."""
-    return (x - first.reshape(-1, 1).astype(np.float64)) / np.where(span != 0, span, np.inf)[:, None]
-
-
-def _distance(shares: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
-    """The largest distance of any from a grid of so many steps, in steps."""
-    at = shares * steps
-    return np.abs(at - np.rint(at)).max(axis=1)
+def _distance(steps: NDArray[np.floating]) -> NDArray[np.floating]:
+    """From the nearest point of a grid, both in steps."""
+    return np.abs(steps - np.rint(steps))
 
 
 def _fitted(tile: Floats, low: Floats, high: Floats, importance: Floats, form: Form) -> Grids:

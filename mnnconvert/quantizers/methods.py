@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnnconvert.ir import CodedWeights
-from mnnconvert.quantizers import hqq, rtn
+from mnnconvert.quantizers import hqq, lsq, rtn
 from mnnconvert.quantizers.recipe import Setting
 
 
@@ -41,4 +41,9 @@ def _hqq(weights: NDArray[np.floating], setting: Setting, statistics: Statistics
     return hqq.quantize(weights, setting.bits, setting.block, setting.symmetric, setting.half_scales)
 
 
-METHODS: dict[str, Method] = {"rtn": _rtn, "hqq": _hqq}
+def _lsq(weights: NDArray[np.floating], setting: Setting, statistics: Statistics | None) -> CodedWeights:
+    importance = None if statistics is None else statistics.importance
+    return lsq.quantize(weights, setting.bits, setting.block, setting.symmetric, setting.half_scales, importance)
+
+
+METHODS: dict[str, Method] = {"rtn": _rtn, "hqq": _hqq, "lsq": _lsq}

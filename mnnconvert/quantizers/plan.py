@@ -9,18 +9,22 @@ from typing import Any
 from mnnconvert.errors import ConversionError, Diagnostic, UsageError
 from mnnconvert.ir import CodedTensor, Graph, HalfTensor, Node, Tensor, Value
 from mnnconvert.ir.coded import fitting_block
+from mnnconvert.ops.gather import Gather, GatherV2
 from mnnconvert.quantizers.recipe import Recipe, Setting
 
+TABLE_METHOD = "rtn"
+SMALL_TABLE = 250_000  # bytes of float32 up to which a table stays as it is unless a rule names it
 CONVERTED = "__matmul_converted"  # the mark of products that became convolutions
-INTERNAL = ("node", "setting", "half")
+INTERNAL = ("node", "operand", "setting", "half")
 
 
 @dataclass
 class LayerPlan:
     """One weight: where it is, what it becomes, and its size in bytes before and after (scales included).
 
-    `node` reads the weight as its second operand. `rows` runs of `columns` weights have scales of their own; `block`
-    counts columns (0: one scale per run) and `block_channels` input channels; `half_scales` stores scales as float16.
+    `node` reads the weight as its operand number `operand`. `rows` runs of `columns` weights have scales of their own;
+    `block` counts columns (0: one scale per run) and `block_channels` input channels; `half_scales` stores scales as
+    float16.
     `setting` is what was asked for this layer; `reason` says why a weight is left as it is. `error` is the root mean
     square of the change relative to that of the weight, known after the work (`predicted` is an estimate before it);
     where calibration data were given, `weighted_error` is the same on the outputs of the layer that they lead to, and
@@ -30,6 +34,7 @@ class LayerPlan:
     name: str
     op: str
     node: Node = field(repr=False)
+    operand: int = 1
     setting: Setting = field(default_factory=Setting)
     half: bool = False
     precision: str = "float32"
@@ -50,7 +55,17 @@ class LayerPlan:
 
     @property
     def weight(self) -> Value:
-        return self.node.inputs[1]
+        return self.node.inputs[self.operand]
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the weight is a table whose rows are looked up by index."""
+        return _reads_table(self.node)
+
+    @property
+    def is_convolution(self) -> bool:
+        """Whether the weight has the coded form of convolutions."""
+        return _is_convolution(self.node)
 
     @property
     def resolved(self) -> Setting:
@@ -79,12 +94,23 @@ def plan_weights(graph: Graph, recipe: Recipe) -> list[LayerPlan]:
     not make the file larger than what was asked for.
     """
     nodes = [node for inner in graph.graphs() for node in inner.nodes if _has_weight(node)]
-    _refuse_unmatched(nodes, recipe)
-    layers = [layer_plan(node, recipe) for node in nodes]
+    tables = [n for inner in graph.graphs() for n in inner.nodes if recipe.codes_weights and _reads_table(n)]
+    _refuse_unmatched([*nodes, *tables], recipe)
+    layers = [layer_plan(node, recipe) for node in (*tables, *nodes)]
     problems = [_does_not_fit(layer) for layer in layers if layer.block < 0]
     if problems:
         raise ConversionError(problems)
     return layers
+
+
+def layer_plan(node: Node, recipe: Recipe) -> LayerPlan:
+    """The plan for a node that holds a weight or looks one up; its `block` is below 0 where none of that size fits."""
+    return _table(node, recipe) if _reads_table(node) else _layer(node, recipe)
+
+
+def holds_weight(node: Node) -> bool:
+    """Whether a node has a plan."""
+    return _has_weight(node) or _reads_table(node)
 
 
 def _refuse_unmatched(nodes: Sequence[Node], recipe: Recipe) -> None:
@@ -97,7 +123,7 @@ def _refuse_unmatched(nodes: Sequence[Node], recipe: Recipe) -> None:
             "--plan lists the layers by name",
         )
         for rule in recipe.rules
-        if not any(rule.fits(names_of(n), kinds_of(n), 4 * _size(n.inputs[1])) for n in nodes)
+        if not any(rule.fits(names_of(n), kinds_of(n), weight_bytes(n)) for n in nodes)
     ]
     if problems:
         raise UsageError(problems)
@@ -105,12 +131,23 @@ def _refuse_unmatched(nodes: Sequence[Node], recipe: Recipe) -> None:
 
 def names_of(node: Node) -> set[str]:
     """The names by which a rule may know a layer: its own, those in the source, and that of its weight."""
-    return {node.name, node.name.removesuffix(CONVERTED), *node.origin, node.inputs[1].name}
+    name = node.name.removesuffix("/head").removesuffix("/tail")  # of a layer that was cut in two
+    return {node.name, name, name.removesuffix(CONVERTED), *node.origin, _weight_of(node).name}
+
+
+def weight_bytes(node: Node) -> int:
+    """Bytes of the weight of a layer as float32, as the size bounds of rules count it."""
+    return 4 * _size(_weight_of(node))
 
 
 def kinds_of(node: Node) -> set[str]:
     """The kinds of operator by which a rule may know a layer."""
-    return {node.op.kind, "MatMul"} if CONVERTED in node.name else {node.op.kind}
+    more = {"MatMul"} if CONVERTED in node.name else {"Gather"} if _reads_table(node) else set()
+    return {node.op.kind} | more
+
+
+def _weight_of(node: Node) -> Value:
+    return node.inputs[0 if _reads_table(node) else 1]
 
 
 def _has_weight(node: Node) -> bool:
@@ -122,9 +159,60 @@ def _has_weight(node: Node) -> bool:
     return form is not None and form.table in tables
 
 
-def layer_plan(node: Node, recipe: Recipe) -> LayerPlan:
+def _reads_table(node: Node) -> bool:
+    """Whether a node picks rows of a constant matrix of floats by index."""
+    if not isinstance(node.op, Gather | GatherV2) or node.inputs[0].tensor is None:
+        return False
+    table, axis = node.inputs[0], node.op.axis
+    if len(node.inputs) > 2:
+        given = node.inputs[2].constant
+        axis = -1 if given is None else int(given.reshape(-1)[0])
+    return table.dtype.kind == "f" and table.rank == 2 and axis in (0, -2) and node.inputs[1].rank is not None
+
+
+def _table(node: Node, recipe: Recipe) -> LayerPlan:
+    """What the recipe makes of a table.
+
+    8 bits have one scale and minimum per row. 4 bits have blocks as the weights, and no minimum: it would cost as much
+    as blocks of half the size, and gain less. The numbers are always float16.
+    """
+    size, tensor = weight_bytes(node), node.inputs[0].tensor
+    layer = LayerPlan(node.name, "Gather", node, 0, bytes_before=size, bytes_after=size)
+    number = recipe.rule_for(names_of(node), kinds_of(node), size)
+    wanted = recipe.default if number is None else recipe.rules[number].setting(recipe.default)
+    bits = recipe.embedding if number is None and recipe.embedding is not None else wanted.bits
+    layer.rows, layer.columns = (d if isinstance(d, int) else 0 for d in node.inputs[0].shape or ())
+    if isinstance(tensor, CodedTensor):
+        return _coded_table(layer, tensor)
+    if number is not None and not bits:
+        layer.reason = f"the rule '{recipe.rules[number]}' leaves it"
+    elif not bits:
+        layer.reason = "tables stay as they are" if recipe.default.bits else "no rule asks for it"
+    elif number is None and size <= SMALL_TABLE:
+        layer.reason = "a small table"
+    if layer.reason:
+        return layer
+    block = max(0, fitting_block(layer.columns, wanted.block)) if wanted.block and bits <= 4 else 0
+    nibbles = bits <= 4 and (block or layer.columns) % 2 == 0
+    layer.setting = replace(wanted, bits=4 if nibbles else 8, block=block, symmetric=nibbles, method=TABLE_METHOD)
+    layer.block, layer.block_channels, layer.half_scales = block, block, True
+    layer.precision, layer.method = f"{layer.setting.bits} bit", TABLE_METHOD
+    layer.bytes_after = coded_bytes(layer)
+    return layer
+
+
+def _coded_table(layer: LayerPlan, tensor: CodedTensor) -> LayerPlan:
+    """A table that the source holds as codes keeps them."""
+    coded = tensor.coded
+    layer.precision, layer.method, layer.reason = f"{coded.bits} bit", "as in the source", "coded in the source already"
+    layer.block = layer.block_channels = coded.block if coded.blocks > 1 else 0
+    layer.bytes_after = tensor.nbytes
+    return layer
+
+
+def _layer(node: Node, recipe: Recipe) -> LayerPlan:
     """What the recipe, in this order its rules, the operator and the stored form of the weight, makes of a layer."""
-    size = 4 * _size(node.inputs[1])
+    size = weight_bytes(node)
     layer = LayerPlan(node.name, node.op.kind, node, half=recipe.half, bytes_before=size, bytes_after=size)
     tensor = _stored(node)
     if isinstance(tensor, CodedTensor):

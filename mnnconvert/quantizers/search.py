@@ -25,7 +25,7 @@ from mnnconvert.ir import Graph, Node, Tensor, Value
 from mnnconvert.quantizers.apply import code_layer
 from mnnconvert.quantizers.knapsack import choose, useful
 from mnnconvert.quantizers.methods import METHODS, Statistics
-from mnnconvert.quantizers.plan import LayerPlan, layer_plan
+from mnnconvert.quantizers.plan import LayerPlan, holds_weight, layer_plan
 from mnnconvert.quantizers.recipe import Recipe, Rule, Setting
 
 BITS = (2, 3, 4, 5, 6, 8)
@@ -58,7 +58,7 @@ Mix = list[Choice]
 class Item:
     """A weight, the layers that read it, and what may be chosen for it."""
 
-    nodes: list[Node]
+    layers: list[LayerPlan]
     tensor: Tensor
     elements: int
     choices: list[Choice]
@@ -67,9 +67,14 @@ class Item:
     stored: tuple[Setting, Tensor] | None = field(default=None, repr=False)
 
     @property
+    def is_table(self) -> bool:
+        """Whether rows of the weight are looked up by index."""
+        return self.layers[0].is_table
+
+    @property
     def values(self) -> list[Value]:
         """The values that hold the weight."""
-        return list(dict.fromkeys(node.inputs[1] for node in self.nodes))
+        return list(dict.fromkeys(layer.weight for layer in self.layers))
 
 
 class Search:
@@ -94,20 +99,22 @@ class Search:
 
     def _items(self, statistics: Mapping[Node, Statistics]) -> list[Item]:
         probe = Recipe(replace(PROBE, method=self.method, block=0))
-        readers: dict[Tensor, list[Node]] = {}
+        readers: dict[Tensor, list[LayerPlan]] = {}
         for graph in self.graph.graphs():
             for node in graph.nodes:
-                tensor = node.inputs[1].tensor if len(node.inputs) > 1 else None
-                if tensor is not None and layer_plan(node, probe).changed:
-                    readers.setdefault(tensor, []).append(node)
+                plan = layer_plan(node, probe) if holds_weight(node) else None
+                if plan is not None and plan.changed and plan.weight.tensor is not None:
+                    readers.setdefault(plan.weight.tensor, []).append(plan)
         items = []
-        for number, (tensor, nodes) in enumerate(readers.items()):
+        for number, layers in enumerate(readers.values()):
             self.progress("errors", number / len(readers))
-            items.append(self._item(tensor, nodes, statistics.get(nodes[0])))
+            items.append(self._item(layers, statistics.get(layers[0].node)))
         return items
 
-    def _item(self, tensor: Tensor, nodes: list[Node], statistics: Statistics | None) -> Item:
-        plans = [p for s in self._settings() if (p := layer_plan(nodes[0], Recipe(s))).block >= 0]
+    def _item(self, layers: list[LayerPlan], statistics: Statistics | None) -> Item:
+        tensor = layers[0].weight.tensor
+        assert tensor is not None
+        plans = [p for s in self._settings() if (p := layer_plan(layers[0].node, Recipe(s))).block >= 0]
         plans = [p for p in plans if p.block_channels in (0, p.setting.block)]
         rows = _some_rows(tensor, plans[0])
         errors = [self._error(plan, rows, statistics) for plan in plans]
@@ -115,7 +122,7 @@ class Search:
                    for p, e in zip(plans, errors, strict=True)]  # fmt: skip
         elements = plans[0].rows * plans[0].columns
         options.append(Choice(FLOAT, 4 * elements, 0.0))
-        return Item(nodes, tensor, elements, options, statistics)
+        return Item(layers, tensor, elements, options, statistics)
 
     def _settings(self) -> list[Setting]:
         """What is tried for every weight. Scales as halves cost no accuracy that could be measured."""
@@ -123,7 +130,7 @@ class Search:
                 for bits, block, symmetric in itertools.product(BITS, BLOCKS, (False, True))]  # fmt: skip
 
     def _error(self, plan: LayerPlan, rows: np.ndarray, statistics: Statistics | None) -> float:
-        coded = METHODS[self.method](rows, plan.resolved, statistics)
+        coded = METHODS[plan.setting.method](rows, plan.resolved, statistics)
         importance = np.ones(rows.shape[1]) if statistics is None else statistics.importance
         lost = np.square(coded.decode() - rows, dtype=np.float64).sum(axis=0) @ importance
         power = np.square(rows, dtype=np.float64).sum(axis=0) @ importance
@@ -177,13 +184,13 @@ class Search:
         if not setting.bits:
             return item.tensor
         if item.stored is None or item.stored[0] != setting:
-            node = item.nodes[0]
-            weight = node.inputs[1]
-            code_layer(layer_plan(node, Recipe(setting)), item.statistics)
-            stored = node.inputs[1].tensor
+            first = item.layers[0]
+            weight = first.weight
+            code_layer(layer_plan(first.node, Recipe(setting)), item.statistics)
+            stored = first.weight.tensor
             assert stored is not None
-            if node.inputs[1] is not weight:
-                node.replace_input(1, weight)
+            if first.weight is not weight:
+                first.node.replace_input(first.operand, weight)
             weight.tensor = item.tensor
             item.stored = setting, stored
         return item.stored[1]
@@ -195,8 +202,8 @@ class Search:
         default = counts.most_common(1)[0][0] if counts else Setting(8, method=method)
         rules = []
         for item, setting in zip(self.items, settings, strict=True):
-            for node in item.nodes if setting != default else ():
-                rules.append(_rule(node.name, setting, default))
+            for layer in item.layers if setting != default else ():
+                rules.append(_rule(layer.name, setting, default))
         return Recipe(default, tuple(rules))
 
 

@@ -181,7 +181,7 @@ class OnnxRuntimeEngine:
     def _model(self) -> onnx.ModelProto:
         """The file with unique node names and exact products; external tensors stay references that are followed."""
         import onnx
-        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+        from google.protobuf.message import DecodeError
 
         from mnnconvert.verify.onnx_repair import with_unique_node_names
         from mnnconvert.verify.onnx_saturation import with_unsigned_factors

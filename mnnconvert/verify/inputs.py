@@ -62,12 +62,12 @@ def _feed(inputs: Sequence[TensorInfo], seed: int, step: Step, variant: int, siz
 
 
 def load_npz(path: str | Path, inputs: Sequence[TensorInfo]) -> Feed:
-    """The arrays of an .npz file by input name, in the declared element types.
+    """The arrays of an .npz file (or the array of an .npy file for a single input) by input name, as declared.
 
     All that is wrong is reported at once in a ConversionError of `bad-input` diagnostics: the file, missing and unknown
     names, ranks, fixed sizes, sizes of one symbol that differ, and conversions that would lose information.
     """
-    arrays = _read(Path(path))
+    arrays = _read(Path(path), inputs)
     problems = _name_problems(arrays, inputs)
     symbols: dict[str, int] = {}
     for info in inputs:
@@ -81,12 +81,14 @@ def load_npz(path: str | Path, inputs: Sequence[TensorInfo]) -> Feed:
     return {info.name: arrays[info.name].astype(info.dtype) for info in inputs}
 
 
-def _read(path: Path) -> Feed:
+def _read(path: Path, inputs: Sequence[TensorInfo]) -> Feed:
     try:
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
-                raise ValueError("it holds a single array, not an archive of named ones")
+                if len(inputs) != 1:
+                    raise ValueError("it holds a single array, not an archive of named ones")
+                return {inputs[0].name: archive}
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
         raise ConversionError.of(

@@ -10,7 +10,9 @@
 namespace mnnk {
 namespace {
 
-typedef double vd __attribute__((vector_size(MNNK_LANES * 8)));
+// Half the lanes as float and as double: the latter fill a register.
+typedef float half_vf __attribute__((vector_size(MNNK_LANES * 2)));
+typedef double half_vd __attribute__((vector_size(MNNK_LANES * 4)));
 
 constexpr int64_t GRAIN = 1 << 14;  // weights that are worth a thread
 const float BELOW_HALF = 0.49999997f;  // the float before 1/2: truncate(x + this) rounds halves away from zero
@@ -185,7 +187,7 @@ KERNEL(block_errors, ARGS(w, h, scale, minimum, errors), PARAMS(grids, rows, col
       const vf scale = at.get(in(a.scale) + grid * numbers);
       const vf divisor = scale != 0.0f ? scale : splat(1.0f);
       const vf minimum = a.minimum ? at.get(in(a.minimum) + grid * numbers) : vf{};
-      vd error = {};
+      half_vd error[2] = {};
       for (int64_t i = 0; i < p.block; ++i) {
         const vf value = load(x + i * lanes);
         vf decoded;
@@ -197,10 +199,17 @@ KERNEL(block_errors, ARGS(w, h, scale, minimum, errors), PARAMS(grids, rows, col
           const vf away = as_float(as_int(half) | (as_int(t) & splat_int(INT32_MIN)));
           decoded = trunc(clip(t + away, low, high)) * scale;
         }
-        const vd r = __builtin_convertvector(value - decoded, vd);
-        error = error + r * r * static_cast<double>(h[i]);
+        const vf difference = value - decoded;
+        half_vf halves[2];
+        std::memcpy(halves, &difference, sizeof difference);
+#pragma GCC unroll 2
+        for (int side = 0; side < 2; ++side) {
+          const half_vd r = __builtin_convertvector(halves[side], half_vd);
+          error[side] = error[side] + r * r * static_cast<double>(h[i]);
+        }
       }
-      for (int64_t i = 0; i < count; ++i) out<double>(a.errors)[grid * numbers + (row + i) * blocks + b] = error[i];
+      for (int64_t i = 0; i < count; ++i)
+        out<double>(a.errors)[grid * numbers + (row + i) * blocks + b] = error[i / (lanes / 2)][i % (lanes / 2)];
     }
   });
 }
