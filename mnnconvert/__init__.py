@@ -14,21 +14,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mnnconvert.api import convert, load, verify
+    from mnnconvert.api import compress, convert, load, verify
+    from mnnconvert.compression import Compressed
     from mnnconvert.conversion import ConversionReport
     from mnnconvert.errors import ConversionError, Diagnostic, GateError, MnnConvertError, UsageError
     from mnnconvert.runtime_ref.session import Session
     from mnnconvert.verify.verification import VerificationResult
 
 _HOMES = {
-    "convert": "api", "load": "api", "ConversionReport": "conversion", "Session": "runtime_ref.session",
-    "VerificationResult": "verify.verification", "ConversionError": "errors", "Diagnostic": "errors",
-    "GateError": "errors", "MnnConvertError": "errors", "UsageError": "errors",
+    "convert": "api", "compress": "api", "load": "api", "Compressed": "compression", "ConversionReport": "conversion",
+    "Session": "runtime_ref.session", "VerificationResult": "verify.verification", "ConversionError": "errors",
+    "Diagnostic": "errors", "GateError": "errors", "MnnConvertError": "errors", "UsageError": "errors",
 }  # fmt: skip
 
 __all__ = [
-    "ConversionError", "ConversionReport", "Diagnostic", "GateError", "MnnConvertError", "Session", "UsageError",
-    "VerificationResult", "convert", "load", "verify",
+    "Compressed", "ConversionError", "ConversionReport", "Diagnostic", "GateError", "MnnConvertError", "Session",
+    "UsageError", "VerificationResult", "compress", "convert", "load", "verify",
 ]  # fmt: skip
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 METRICS = ("cosine", "top1", "error")
 UNIFORM_RIVALS = 3  # uniform settings that are measured against the mixture
 STEPS = 10  # bisections of the size under --max-drop
-METHOD = "lsq"
+METHOD, METHOD_WITH_DATA = "lsq", "lsq"
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -38,6 +41,44 @@ class Goal:
     max_size: int | None = None
     avg_bits: float | None = None
     drop: tuple[str, float] | None = None
+
+
+def options_of(**keywords: Any) -> ConversionOptions:
+    """Options of a conversion with coded weights; the 8 bits only say that there are some, the search says how many."""
+    return ConversionOptions.from_keywords(weight_quant_bits=8, **keywords)
+
+
+def goal_of(max_size: str | int | None, avg_bits: float | None, max_drop: str | None) -> Goal:
+    """The goal that options say; UsageError unless it is exactly one, well written."""
+    given = [x for x in (max_size, avg_bits, max_drop) if x is not None]
+    if len(given) != 1:
+        raise UsageError.of(
+            "missing-option" if not given else "contradictory-options",
+            "compress needs one goal: --max-size, --max-drop or --avg-bits",
+            hint="for example --max-size 5MB, --max-drop cosine=0.002 or --avg-bits 4.5",
+        )
+    if max_size is not None:
+        return Goal(max_size=read_size(max_size))
+    if avg_bits is not None:
+        return Goal(avg_bits=avg_bits)
+    metric, _, number = str(max_drop).partition("=")
+    if metric not in METRICS or not re.fullmatch(r"[0-9.]+(e-?[0-9]+)?", number):
+        raise UsageError.of(
+            "bad-option-value",
+            f"--max-drop takes METRIC=NUMBER with one of {', '.join(METRICS)}, not {max_drop!r}",
+            hint="--max-drop cosine=0.002",
+        )
+    return Goal(drop=(metric, float(number)))
+
+
+def read_size(text: str | int) -> int:
+    """Bytes of `5MB` (decimal), `5MiB` (binary) or a plain number."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMG]?I?B?)", str(text).upper())
+    if found is None or found[2] not in UNITS or float(found[1]) <= 0:
+        raise UsageError.of(
+            "bad-option-value", f"--max-size takes a number of bytes, not {text!r}", hint="5MB, 800kB, 1.5GiB"
+        )
+    return int(float(found[1]) * UNITS[found[2]])
 
 
 @dataclass
@@ -62,16 +103,14 @@ class Compressed:
 
 
 class Compression:
-    """One compression: a conversion whose recipe is searched for on the float graph."""
+    """One compression: a conversion whose recipe is searched for on the float graph.
 
-    def __init__(
-        self,
-        options: ConversionOptions,
-        goal: Goal,
-        samples: Sequence[Feeds] | None = None,
-        progress: Callable[[str, float], None] | None = None,
-    ):
-        self.options, self.goal, self.samples = options, goal, samples
+    With `data` in the options the outputs on these inputs count, and the weights are calibrated with them; without,
+    made-up inputs take their place.
+    """
+
+    def __init__(self, options: ConversionOptions, goal: Goal, progress: Callable[[str, float], None] | None = None):
+        self.options, self.goal = options, goal
         self.progress = progress or (lambda stage, fraction: None)
         self.result: Compressed | None = None
 
@@ -86,12 +125,17 @@ class Compression:
     def _choose(self, graph: Graph) -> Recipe:
         from mnnconvert.quantizers.search import Search
 
-        judge = Judge(graph, self.samples, self.options.seed)
+        judge = Judge(graph, self._samples(graph), self.options.seed)
         search = Search(graph, judge.loss, METHOD, progress=self.progress)
         if not search.items:
             raise ConversionError.of("nothing-to-compress", f"'{self.options.model_file}' has no weights to quantize")
         mix = self._best(search, judge, _Sizes(graph, search))
-        return search.recipe(mix, METHOD)
+        return search.recipe(mix, METHOD if self.options.data is None else METHOD_WITH_DATA)
+
+    def _samples(self, graph: Graph) -> Sequence[Feeds] | None:
+        from mnnconvert.weights import read_samples
+
+        return None if self.options.data is None else read_samples(Path(self.options.data), graph)
 
     def _best(self, search: Search, judge: Judge, sizes: _Sizes) -> Mix:
         if self.goal.drop is not None:
@@ -271,8 +315,3 @@ def _title(mix: Mix) -> str:
     settings = [c.setting for c in mix]
     s = max(settings, key=settings.count)
     return f"{s.bits} bits, {f'block {s.block}' if s.block else 'per channel'}{', symmetric' if s.symmetric else ''}"
-
-
-def compress(source: str, target: str | None, goal: Goal, options: ConversionOptions) -> Compressed:
-    """See `mnnconvert.compress`."""
-    return Compression(replace(options, model_file=source, mnn_model=target), goal).run()
