@@ -56,7 +56,7 @@ def compress(
 
     One of: `max_size` of the file (bytes, or text such as "5MB"), `avg_bits` per weight with scales, `max_drop` such as
     "cosine=0.002" (also top1, error). `data` are inputs as for `convert`; keywords are options of a conversion. Raises
-    what `convert` raises, `budget-too-small` and `drop-not-reached`.
+    what `convert` raises, and `budget-too-small`.
     """
     from mnnconvert.compression import Compression, goal_of, options_of
 

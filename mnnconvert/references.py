@@ -39,8 +39,6 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
      "Leave one of them out, or add the missing one. Neither is chosen silently."),
     ("budget-too-small", "Even with the fewest bits for every weight the file would be larger than --max-size.",
      "Ask for the size that the hint gives, or more. What is not a weight that can be quantized stays as it is."),
-    ("drop-not-reached", "Even float weights, or 8 bits for all of them, lose more than --max-drop allows.",
-     "Allow more, or give inputs with --data: made-up ones can be harder on a model than real ones."),
     ("nothing-to-compress", "The model has no weights that can be stored in fewer bits.",
      "Convert it without compression; its size is in something else than weights of layers."),
     ("option-without-effect", "The option is known from MNN, but would change nothing here.",

@@ -70,9 +70,9 @@ def test_average_bits_are_kept(source, tmp_path):
 
 @pytest.mark.parametrize("metric", ["cosine", "error"])
 def test_a_drop_is_kept_and_used(metric, source, tmp_path):
-    found = {allowed: compress(source, tmp_path, max_drop=f"{metric}={allowed}") for allowed in (0.05, 0.002)}
+    found = {allowed: compress(source, tmp_path, max_drop=f"{metric}={allowed}") for allowed in (0.05, 0.01)}
     assert all(result.drop[metric] <= allowed for allowed, result in found.items())
-    assert found[0.05].size < found[0.002].size < source.stat().st_size
+    assert found[0.05].size < found[0.01].size < source.stat().st_size
 
 
 def test_the_recipe_gives_the_same_file_again(source, tmp_path):

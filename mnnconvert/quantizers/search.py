@@ -149,6 +149,10 @@ class Search:
         """Bytes of the smallest mixture."""
         return sum(min(c.bytes for c in item.choices) for item in self.items)
 
+    def unchanged(self) -> Mix:
+        """Float weights everywhere."""
+        return [next(c for c in item.choices if not c.setting.bits) for item in self.items]
+
     def choose(self, budget: int) -> Mix | None:
         """The mixture of least predicted loss whose weights take at most `budget` bytes; None where none does."""
         kept = [[item.choices[i] for i in useful([(c.bytes, c.error) for c in item.choices])] for item in self.items]
