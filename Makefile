@@ -96,6 +96,7 @@ bench: setup models ## time and peak memory of conversions and runs against the 
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/quantizers.py
 
 conformance: setup ## every backend case of the onnx package in both executors, as docs/conformance.md; two minutes
 	$(BIN)/python tests/conformance/conformance.py

@@ -26,7 +26,7 @@ METRICS = ("cosine", "top1", "error")
 UNIFORM_RIVALS = 3  # uniform settings that are measured against the mixture
 STEPS = 10  # bisections of the size under --max-drop,
 CLOSE = 1.002  # which end when the size is known up to this factor
-METHOD, METHOD_WITH_DATA = "lsq", "lsq"
+METHOD, METHOD_WITH_DATA = "lsq", "gptq"
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 Feeds = Mapping[str, np.ndarray]

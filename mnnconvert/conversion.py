@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,11 @@ class ConversionReport:
             for name in ("source", "target", "framework", "source_bytes", "target_bytes", "external_bytes",
                          "nodes_before", "nodes_after", "seconds")
         }  # fmt: skip
+        from mnnconvert.quantizers.plan import total
+
+        before, after = total(self.layers)
         return plain | {
+            "weights": {"bytes_before": before, "bytes_after": after},
             "diagnostics": [d.to_dict() for d in self.diagnostics],
             "passes": [p.to_dict() for p in self.passes],
             "layers": [layer.to_dict() for layer in self.layers],
@@ -85,6 +90,7 @@ class Conversion:
         self.framework = options.framework or guess_framework(self.source)
         self.report = ConversionReport(str(self.source), options.mnn_model, self.framework)
         self.recipe: Recipe  # read before the model is
+        self._found_params = False  # whether the compression file was there before
         self._engine: Engine | None = None  # of the source, opened once for both proofs
 
     def run(self) -> ConversionReport:
@@ -98,13 +104,17 @@ class Conversion:
     def _convert(self) -> None:
         from mnnconvert.weights import recipe_of
 
+        params = self.options.compression_params_file
+        self._found_params = params is not None and Path(params).exists()
         recipe = self.recipe = recipe_of(self.options)
         graph = self._read()
         self._rewrite(graph)
         if self.choose is not None:
             recipe = self.recipe = self.choose(graph)
         layers = self._plan(graph, recipe)
-        if not self.options.plan:
+        if self.options.plan:
+            self._predict(layers)
+        else:
             self._check_target()
             self._float_proof(graph, recipe)
             self._quantize(graph, layers, recipe)
@@ -196,14 +206,32 @@ class Conversion:
                 "convert from the float model where you have it",
             )
 
+    def _predict(self, layers: list[LayerPlan]) -> None:
+        """Say what error the codes will make, from some rows of each weight."""
+        from mnnconvert.quantizers.apply import predict
+
+        for i, layer in enumerate(layers):
+            if layer.changed and not layer.half:
+                layer.predicted = predict(layer)
+            self.progress("estimate", (i + 1) / len(layers))
+
     def _check_target(self) -> None:
         """Find out that nothing can be written before the work, not after it."""
         from mnnconvert.schema.files import refuse_same, staged
 
-        target = Path(self.options.mnn_model or "")
-        refuse_same(self.source, target)
-        with staged(target):
-            pass
+        targets = [Path(self.options.mnn_model or ""), *self._recipe_files()]
+        if len({t.resolve() for t in targets}) < len(targets):
+            raise UsageError.of("contradictory-options", f"two files would be written as '{targets[-1]}'")
+        for target in targets:
+            refuse_same(self.source, target)
+            with staged(target):
+                pass
+
+    def _recipe_files(self) -> list[Path]:
+        """What is written beside the model: the recipe, and the compression file where it does not exist yet."""
+        recipe, params = self.options.save_recipe, self.options.compression_params_file
+        made = [] if params is None or self._found_params else [Path(params)]
+        return made if recipe is None else [*made, Path(recipe)]
 
     def _float_proof(self, graph: Graph, recipe: Recipe) -> None:
         """With quantized weights, the float graph is what has to agree with the source."""
@@ -286,22 +314,33 @@ class Conversion:
 
         if self.options.align_denormalized_value:
             flush_denormals(graph)
-        if not recipe.changes_weights:
-            return
-        apply_plan(layers, recipe, lambda fraction: self.progress("quantize", fraction))
-        expand_tables(graph, layers)
+        tables, others = [x for x in layers if x.is_table], [x for x in layers if not x.is_table]
+        progress = partial(self.progress, "quantize")
+        apply_plan(tables, progress)
+        if self.options.data is None:
+            apply_plan(others, progress)
+        else:
+            self._calibrate(graph, others, Path(self.options.data))
+        expand_tables(graph, tables)
         if recipe.half:
             halve_constants(graph)
+
+    def _calibrate(self, graph: Graph, layers: list[LayerPlan], data: Path) -> None:
+        """Code layer after layer with the inputs that the data bring them."""
+        from mnnconvert.quantizers.calibrate import calibrate
+        from mnnconvert.weights import prepare, read_samples
+
+        calibrate(graph, layers, read_samples(data, graph), prepare, partial(self.progress, "calibrate"))
 
     def _save_recipe(self) -> None:
         from mnnconvert.weights import save_params, save_recipe
 
-        options = self.options
-        if options.save_recipe is not None:
-            save_recipe(self.recipe, self.report.layers, Path(options.save_recipe))
-        params = options.compression_params_file
-        if params is not None and not Path(params).exists():
-            save_params(self.report.layers, Path(params))
+        params = self.options.compression_params_file
+        for path in self._recipe_files():
+            if params is not None and path == Path(params):
+                save_params(self.report.layers, path)
+            else:
+                save_recipe(self.recipe, self.report.layers, path)
 
     def _write(self, graph: Graph) -> None:
         from mnnconvert.schema.files import staged

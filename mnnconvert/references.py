@@ -127,6 +127,10 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
      "Choose a block size that divides the channels, or leave --weightQuantBlock out for one scale per channel."),
     ("hqq-needs-asymmetric", "HQQ searches the offset of the codes, which symmetric weights do not have.",
      "Leave --weightQuantAsymmetric=0 out."),
+    ("bad-importance", "The importance of the columns of a weight is not one finite number, not negative, for each.",
+     "Give the mean square of every input channel of the layer."),
+    ("bad-gram", "What was collected about the inputs of a layer does not fit it, or is not finite, or is singular.",
+     "Collect the inputs of this layer again; look for an overflow in the activations, or raise the damping."),
     ("unknown-pass", "--disablePass names a pass that does not exist.", "Use a name that --dumpPass shows."),
     # running and proving
     ("bad-input", "Inputs do not fit the model: a wrong name, rank, size or type, or a file that holds no arrays.",

@@ -18,7 +18,7 @@ from mnnconvert.quantizers.recipe_file import checked, read_recipe, rule_from, w
 if TYPE_CHECKING:
     from mnnconvert.verify.inputs import Feed
 
-DEFAULT_METHOD = "rtn"
+DEFAULT_METHOD = "lsq"
 FIELDS = {
     "bits": "weight_quant_bits",
     "block": "weight_quant_block",

@@ -35,8 +35,13 @@ ROOMS["root"] = set(ROOMS)
 ROOMS["cli"] = set(ROOMS)
 ROOMS["__main__"] = {"cli"}
 
-EXCEPTIONS = {("mnnconvert.verify", "mnnconvert.api")}
-"""The room `verify` can be called as the function of the same name, which lives above it."""
+EXCEPTIONS = {
+    ("mnnconvert.verify", "mnnconvert.api"),
+    ("mnnconvert.quantizers.compiled", "mnnconvert.runtime_ref.cpu.library.Library"),
+    ("mnnconvert.quantizers.compiled", "mnnconvert.runtime_ref.cpu.library.library"),
+}
+"""The room `verify` can be called as the function of the same name, which lives above it. Quantizers use compiled
+kernels (docs/decisions/0006-quantizers-use-kernels.md), and one module of theirs knows where these are."""
 
 HEAVY = {"onnxruntime", "MNN", "_mnncengine", "torch", "torchvision", "tensorflow", "ai_edge_litert", "pyopencl"}
 NEVER = {"_tools"}

@@ -13,6 +13,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import engine
 import engine_models
+import quantizers as quantizer_speeds
 from engine import Case, Figure, Result
 
 ENGINES = ["reference", "onnxruntime", "MNN"]
@@ -82,3 +83,11 @@ def test_four_bits_are_packed_in_pairs():
     assert codes.shape == (1, 2, 64) and codes.min() == 0 and codes.max() == 15
     assert zeros.tolist() == [[10, 0]] and scales.dtype == np.float32
     assert engine_models._nibbles(np.array([[1, 2, 3]])).tolist() == [[0x21, 0x03]]
+
+
+def test_quantizers_are_timed(monkeypatch, capsys):
+    monkeypatch.setattr(quantizer_speeds, "LAYER", (64, 256))
+    quantizer_speeds.speeds(1)
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert len(lines) == len(quantizer_speeds.ROWS)
+    assert all(float(figure) > 0 for line in lines for figure in line.split()[-2:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx_cases import assert_equal, model, onnxruntime_outputs
 
 import mnnconvert
@@ -115,7 +115,8 @@ def test_transposed_convolutions_keep_integers_where_scales_fit_their_outputs(
 
 
 @pytest.mark.parametrize(
-    ("bits", "block", "kept"), [(4, 32, True), (4, 0, False), (8, 32, False), (4, 16, False), (4, 48, True)]
+    ("bits", "block", "kept"),
+    [(4, 32, True), (4, 0, True), (8, 32, False), (3, 32, False), (4, 16, True), (4, 48, True)],
 )
 def test_plan_of_weights_that_are_coded_already(bits, block, kept, tmp_path, rng):
     onnx.save(build("blocks", rng)[0], tmp_path / "m.onnx")
@@ -130,3 +131,20 @@ def test_halves_leave_coded_weights_alone(tmp_path, rng):
     onnx.save(build("rows", rng)[0], tmp_path / "m.onnx")
     report = mnnconvert.convert(tmp_path / "m.onnx", tmp_path / "m.mnn", fp16=True)
     assert [(x.precision, x.reason) for x in report.layers] == [("8 bit", "coded in the source already")]
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_groups_of_columns_are_blocks_or_become_floats(shuffled, tmp_path, rng):
+    proto, feeds, codes, _ = build("nbits", rng)
+    groups = np.arange(64) // 32
+    if shuffled:
+        groups = rng.permutation(groups)
+    proto.graph.initializer.append(numpy_helper.from_array(groups.astype("int32"), "g"))
+    (node,) = proto.graph.node
+    node.input.extend(["", "g"])
+    onnx.save(proto, tmp_path / "m.onnx")
+    report = mnnconvert.convert(tmp_path / "m.onnx", tmp_path / "m.mnn")
+    assert [layer.precision for layer in report.layers] == ["float32" if shuffled else "4 bit"]
+    numbers = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    weight = codes * numbers["s"].reshape(6, 2)[:, groups]  # signed codes: the zero point of 8 is taken off
+    assert_equal(load(tmp_path / "m.mnn").run(feeds)["y"], feeds["x"] @ weight.T, rtol=1e-5, atol=1e-5)

@@ -33,7 +33,7 @@ SYNTAX = Syntax(
     words=("FILE",),
     examples=(
         "mnnconvert --modelFile m.onnx --MNNModel m.mnn",
-        "mnnconvert --modelFile m.onnx --MNNModel m.mnn --weightQuantBits 4 --weightQuantBlock 64 --hqq",
+        "mnnconvert --modelFile m.onnx --MNNModel m.mnn --weightQuantBits 4 --weightQuantBlock 64",
         "mnnconvert --modelFile m.onnx --MNNModel m.mnn --input-shape image:1x3x224x224",
         "mnnconvert --modelFile m.onnx --weightQuantBits 8 --plan",
         "mnnconvert --info m.mnn",

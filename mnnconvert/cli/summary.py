@@ -25,7 +25,10 @@ def print_conversion(report: Record, verification: list[str], options: Conversio
     _print_passes(report["passes"], options, out)
     _print_layers(report["layers"], options, out)
     out.detail("")
-    out.detail(f"Size      {planned_sizes(report) if options.plan else sizes(report)}")
+    if not options.plan:
+        out.detail(f"Size      {sizes(report)}")
+    if report["layers"]:
+        out.detail(f"{'Size' if options.plan else '':10}{weight_sizes(report)}")
     for note in report["diagnostics"]:
         out.diagnostic(Diagnostic(**note), label="note", style="yellow") if not out.quiet else None
     if report.get("quantized") is not None and verification:
@@ -46,10 +49,9 @@ def sizes(report: Record) -> str:
     return text + (f", of which {size(external)} in the external weight file" if external else "")
 
 
-def planned_sizes(report: Record) -> str:
-    """What the weights would come to; a weight that several layers share counts for each of them here."""
-    before = sum(layer["bytes_before"] for layer in report["layers"])
-    after = sum(layer["bytes_after"] for layer in report["layers"])
+def weight_sizes(report: Record) -> str:
+    """What the weights came, or will come, to; a weight that several layers share counts once."""
+    before, after = report["weights"]["bytes_before"], report["weights"]["bytes_after"]
     share = f" ({after / before:.0%})" if before else ""
     return f"weights {size(before)} -> {size(after)}{share}"
 
@@ -69,35 +71,51 @@ def _print_passes(passes: Sequence[Record], options: ConversionOptions, out: Out
     out.table(("Pass", ">Changes", ">ms"), rows)
 
 
+LAYER_COLUMNS = (
+    ("Layer", lambda x: x["name"]),
+    ("Operator", lambda x: x["op"]),
+    ("Stored as", lambda x: stored_as(x)),
+    (">Before", lambda x: size(x["bytes_before"])),
+    (">After", lambda x: size(x["bytes_after"])),
+)
+MEASURES = ((">Error", "error"), (">Expected", "predicted"), (">On data", "weighted_error"), (">SQNR dB", "sqnr"))
+
+
 def _print_layers(layers: Sequence[Record], options: ConversionOptions, out: Output) -> None:
-    """Every layer with weights once any of them was re-encoded: stored how, at what cost in error."""
+    """Every layer with weights once any of them was re-encoded: stored how or left why, at what cost in error."""
     if out.quiet or all(layer["precision"] in UNQUANTIZED for layer in layers):
         return
     shown = layers if options.debug else layers[:MOST_ROWS]
-    rows = [
-        (
-            layer["name"],
-            layer["op"],
-            stored_as(layer),
-            size(layer["bytes_before"]),
-            size(layer["bytes_after"]),
-            layer["error"],
-        )
-        for layer in shown
-    ]
+    measures = [(title, key) for title, key in MEASURES if any(x.get(key) is not None for x in layers)]
+    rows = [(*(read(x) for _, read in LAYER_COLUMNS), *(x.get(key) for _, key in measures)) for x in shown]
     out.detail("")
-    out.table(("Layer", "Operator", "Stored as", ">Before", ">After", ">Error"), rows)
+    out.table([title for title, _ in (*LAYER_COLUMNS, *measures)], rows)
     _print_rest(layers[len(shown) :], out)
+    _print_layer_notes(layers, out)
+
+
+def _print_layer_notes(layers: Sequence[Record], out: Output) -> None:
+    """What the plan or the calibration says about single layers, equal words once."""
+    names: dict[str, list[str]] = {}
+    for layer in layers:
+        for text in layer.get("notes", ()):
+            names.setdefault(text, []).append(layer["name"])
+    for text, of in names.items():
+        more = f" and {len(of) - 1} more" if len(of) > 1 else ""
+        out.detail(f"  {of[0]}{more}: {text}")
 
 
 def stored_as(layer: Record) -> str:
-    """`int4, block 64, hqq`: what a layer's weights became, and by which method."""
+    """`4 bit, block 64, hqq`: what a layer's weights became and by which method, or why they stayed as they were."""
     parts = [layer["precision"]]
     if layer["block"]:
         parts.append(f"block {layer['block']}")
+    if layer.get("symmetric"):
+        parts.append("symmetric")
     if layer["method"]:
         parts.append(layer["method"])
-    return ", ".join(parts)
+    reason = f" ({layer['reason']})" if layer.get("reason") else ""
+    return ", ".join(parts) + reason
 
 
 def _print_rest(rest: Sequence[Record], out: Output) -> None:

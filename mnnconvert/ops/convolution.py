@@ -102,12 +102,13 @@ class Convolution(Op):
     def ref(self, x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None) -> np.ndarray:
         if x.ndim == 3:
             return self.ref(x[..., None], w, b)[..., 0]
-        top, left, bottom, right = self._pads(x.shape[2:], (w.shape[2], w.shape[3]))
+        top, left, bottom, right = self.padding(x.shape[2:], (w.shape[2], w.shape[3]))
         x = pad_spatial(x, (top, left), (bottom, right))
         y = correlate(x, w, self.strides, self.dilations, self.group)
         return activate(add_bias(y, b), self.activation)
 
-    def _pads(self, sizes: tuple[int, ...], kernel: Pair) -> Pads:
+    def padding(self, sizes: tuple[int, ...], kernel: Pair) -> Pads:
+        """Zeros around an image of these sizes: top, left, bottom, right."""
         if self.pad_mode != "SAME":
             return self.pads
         (t, b), (l, r) = (same_pads(sizes[i], kernel[i], self.strides[i], self.dilations[i]) for i in (0, 1))

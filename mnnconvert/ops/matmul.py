@@ -11,6 +11,9 @@ from mnnconvert.ir.types import F32, Shape, Spec, broadcast, normal_axis, produc
 from mnnconvert.ops.base import Emission, Fields, Form, Op, register
 from mnnconvert.ops.samples import grid
 
+CONVERTED = "__matmul_converted"
+"""Ends the name of a convolution that was a product: MNN's own mark, so that its settings per layer find the layer."""
+
 
 def _swap(shape: Shape, transposed: bool) -> Shape:
     return (*shape[:-2], shape[-1], shape[-2]) if transposed and len(shape) > 1 else shape

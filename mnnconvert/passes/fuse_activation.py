@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mnnconvert.ir import Node
+from mnnconvert.ops.matmul import CONVERTED
 from mnnconvert.passes.fuse_affine import convolved
 from mnnconvert.passes.pattern import Pattern, Tracer
 from mnnconvert.passes.rewrite import Maker, RewritePass, Rule
@@ -20,10 +21,10 @@ def _activated(op: Tracer, y: Pattern) -> Pattern:
     return op.either(op.ReLU(y, slope=0), op.ReLU6(y, minimum=0, maximum=6))
 
 
-def _fused(op: Maker, conv: Node, root: Node) -> Any:
+def _fused(op: Maker, conv: Node, root: Node, name: str = "") -> Any:
     after = "relu" if root.op.kind == "ReLU" else "relu6"
     both = FOLLOWED[conv.op.activation, after]  # type: ignore[attr-defined]
-    return op.add(replace(conv.op, activation=both), *conv.inputs)  # type: ignore[type-var]
+    return op.add(replace(conv.op, activation=both), *conv.inputs, name=name)  # type: ignore[type-var]
 
 
 class ActivationIntoConvolution(Rule):
@@ -44,7 +45,8 @@ class ActivationThroughReshape(Rule):
         return _activated(op, op.either(op.Reshape(conv, bind="reshape"), op.Reshape(conv, target, bind="reshape")))
 
     def replace(self, op: Maker, root: Node, conv: Node, reshape: Node) -> Any:
-        return op.add(reshape.op, _fused(op, conv, root), *reshape.inputs[1:])
+        name = f"{root.name}{CONVERTED}" if conv.name.endswith(CONVERTED) else ""
+        return op.add(reshape.op, _fused(op, conv, root, name), *reshape.inputs[1:])
 
 
 class ReluIntoArithmetic(Rule):

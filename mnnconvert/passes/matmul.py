@@ -14,12 +14,11 @@ from mnnconvert.ir import Node, Value
 from mnnconvert.ir.tensor import reshaped, transposed
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.convolution import Convolution
+from mnnconvert.ops.matmul import CONVERTED
 from mnnconvert.ops.shape import Reshape, ShapeOf
 from mnnconvert.passes.pattern import Constant, Pattern, Tracer
 from mnnconvert.passes.reshapes import target_of
 from mnnconvert.passes.rewrite import Maker, RewritePass, Rule
-
-SUFFIX = "__matmul_converted"  # MNN's own, so that its per-layer recipes find the layer
 
 
 class SummandIntoMatMul(Rule):
@@ -70,7 +69,7 @@ class ConstantMatMul(Rule):
         weight = op.constant(reshaped(tensor, (outputs, inputs, 1, 1)), w.name)
         given = bias if bias is not None and bias.shape == (outputs,) else op.constant(_spread(bias, outputs))
         rows = op.add(Reshape((-1, inputs, 1, 1)), x)
-        y = op.add(Convolution(), rows, weight, given, name=f"{root.name}{SUFFIX}")
+        y = op.add(Convolution(), rows, weight, given, name=f"{root.name}{CONVERTED}")
         return _restored(op, x, y, outputs)
 
 

@@ -11,15 +11,17 @@ from mnnconvert.ir import F16, ArrayTensor, CodedTensor, CodedWeights, Graph, Ha
 from mnnconvert.ir.tensor import row_blocks
 from mnnconvert.quantizers.methods import METHODS, Statistics
 from mnnconvert.quantizers.plan import LayerPlan
-from mnnconvert.quantizers.recipe import Recipe, Setting
+from mnnconvert.quantizers.recipe import Setting
 
 LARGEST_HALF = 65504.0
+SAMPLED_ROWS = 64
+SAMPLED_ELEMENTS = 1 << 18
 Progress = Callable[[float], None]
 
 
-def apply_plan(layers: Iterable[LayerPlan], recipe: Recipe, progress: Progress | None = None) -> None:
+def apply_plan(layers: Iterable[LayerPlan], progress: Progress | None = None) -> None:
     """Store the weights of all layers that are to be changed, without data, and note the error of each."""
-    todo = [x for x in layers if recipe.changes_weights and not x.reason]
+    todo = [x for x in layers if x.changed]
     done: dict[tuple[Tensor | None, Setting], LayerPlan] = {}
     for i, layer in enumerate(todo):
         first = done.setdefault((layer.weight.tensor, layer.resolved), layer)
@@ -67,20 +69,46 @@ def _code(layer: LayerPlan, source: Tensor, statistics: Statistics | None) -> tu
     """Block of rows by block of rows; the relative root mean square error of the whole."""
     codes = np.empty((layer.rows, layer.columns), np.int8)
     scales, minima = [], []
-    start, noise, power = 0, 0.0, 0.0
+    start, error = 0, _Error()
     method, setting = METHODS[layer.setting.method], layer.resolved
     for rows in row_blocks(source, layer.rows):
         part = method(rows, setting, statistics)
         codes[start : start + len(rows)] = part.codes
         scales.append(part.scale)
         minima.append(part.minimum)
-        difference = (part.decode() - rows).reshape(-1)
-        flat = np.ascontiguousarray(rows).reshape(-1)
-        noise, power = noise + float(np.vdot(difference, difference)), power + float(np.vdot(flat, flat))
+        error.add(part, rows)
         start += len(rows)
     minimum = None if setting.symmetric else np.concatenate([m for m in minima if m is not None])
     coded = CodedWeights(codes, np.concatenate(scales), minimum, setting.bits, setting.half_scales)
-    return coded, float(np.sqrt(noise / power)) if power else 0.0
+    return coded, error.relative
+
+
+def predict(layer: LayerPlan) -> float:
+    """The error that the codes of a layer will have about, from rows out of the first megabytes of its weight."""
+    assert layer.weight.tensor is not None
+    first = next(iter(row_blocks(layer.weight.tensor, layer.rows)))
+    few = max(1, min(SAMPLED_ROWS, SAMPLED_ELEMENTS // layer.columns, len(first)))
+    rows = first[np.linspace(0, len(first) - 1, few).astype(int)]
+    error = _Error()
+    error.add(METHODS[layer.setting.method](rows, layer.resolved, None), rows)
+    return error.relative
+
+
+class _Error:
+    """Root mean square of the change of weights relative to theirs, added up piece by piece."""
+
+    def __init__(self) -> None:
+        self.noise = self.power = 0.0
+
+    def add(self, coded: CodedWeights, rows: np.ndarray) -> None:
+        flat = np.ascontiguousarray(rows, np.float32).reshape(-1)
+        difference = coded.decode().reshape(-1) - flat
+        self.noise += float(np.vdot(difference, difference))
+        self.power += float(np.vdot(flat, flat))
+
+    @property
+    def relative(self) -> float:
+        return float(np.sqrt(self.noise / self.power)) if self.power else 0.0
 
 
 def half(source: Tensor) -> Tensor:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir.coded import CodedWeights
-from mnnconvert.quantizers.compiled import kernels
+from mnnconvert.quantizers import compiled
 
 Floats = NDArray[np.float32]
+Number = TypeVar("Number", bound=np.floating)
 
 SMALL_TILE, LARGE_TILE = 1 << 16, 1 << 19  # weights; numpy's temporaries stay in the cache, kernels need few calls
 BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))  # truncate(x + this) rounds half away, also just below 0.5
@@ -92,7 +93,7 @@ def whole(block: int, columns: int) -> int:
 def tiles(weights: NDArray[np.floating], block: int) -> Iterator[tuple[tuple[slice, slice], Floats]]:
     """Walk weights [rows, columns] in tiles: ((rows, blocks), float32 [count of rows, columns of these blocks])."""
     rows, columns = weights.shape
-    size = SMALL_TILE if kernels() is None else LARGE_TILE
+    size = SMALL_TILE if compiled.kernels() is None else LARGE_TILE
     row_step = max(1, size // columns)
     blocks = columns // block
     block_step = blocks if columns <= size else max(1, size // block)
@@ -121,7 +122,7 @@ def extremes(tile: Floats, block: int, row: int = 0) -> tuple[Floats, Floats]:
 def _extremes(tile: Floats, block: int) -> tuple[Floats, Floats]:
     rows, columns = tile.shape
     low, high = np.empty((2, rows, columns // block), np.float32)
-    if (library := kernels()) is not None:
+    if (library := compiled.kernels()) is not None:
         library.call("block_extremes", w=tile, low=low, high=high, rows=rows, columns=columns, block=block)
         return low, high
     starts = np.arange(0, tile.size, block)
@@ -137,15 +138,20 @@ def nearest_codes(tile: Floats, grids: Grids, form: Form) -> NDArray[np.int8]:
     """
     rows, columns = tile.shape
     codes = np.empty((rows, columns), np.int8)
-    if (library := kernels()) is not None:
+    if (library := compiled.kernels()) is not None:
         scale, minimum = np.ascontiguousarray(grids.scale), grids.minimum
         minimum = None if minimum is None else np.ascontiguousarray(minimum)
-        sizes = {"rows": rows, "columns": columns, "block": form.block, "lowest": form.lowest, "highest": form.highest}
-        library.call("block_codes", w=tile, scale=scale, minimum=minimum, codes=codes, **sizes)
+        arrays: dict[str, Any] = {"w": tile, "scale": scale, "minimum": minimum, "codes": codes}
+        library.call("block_codes", **arrays, **_sizes(tile, form))
         return codes
     steps = _steps(tile.reshape(-1, form.block), _by_block(grids), form)
     codes.reshape(-1, form.block)[...] = steps
     return codes
+
+
+def _sizes(tile: Floats, form: Form) -> dict[str, Any]:
+    rows, columns = tile.shape
+    return {"rows": rows, "columns": columns, "block": form.block, "lowest": form.lowest, "highest": form.highest}
 
 
 def _by_block(grids: Grids) -> Grids:
@@ -155,7 +161,7 @@ def _by_block(grids: Grids) -> Grids:
 
 def _steps(values: Floats, grids: Grids, form: Form) -> Floats:
     """Codes as float32 of values whose shape the numbers of the grids broadcast to."""
-    divisor = np.where(grids.scale != 0, grids.scale, np.float32(1))
+    divisor: Floats = np.where(grids.scale != 0, grids.scale, np.float32(1))
     if grids.minimum is None:
         steps: Floats = values / divisor
         steps += np.copysign(BELOW_HALF, steps)
@@ -171,15 +177,13 @@ def _steps(values: Floats, grids: Grids, form: Form) -> Floats:
 
 def errors(tile: Floats, grids: list[Grids], form: Form, importance: Floats) -> NDArray[np.float64]:
     """Errors [grids, rows, blocks]: sum over a block of importance [columns] x (weight - nearest point, decoded)^2."""
-    rows, columns = tile.shape
+    rows = len(tile)
     scale = np.stack([g.scale for g in grids])
     minimum = None if form.symmetric else np.stack([g.minimum for g in grids if g.minimum is not None])
     result = np.empty(scale.shape)
-    if (library := kernels()) is not None:
-        sizes = {"grids": len(grids), "rows": rows, "columns": columns, "block": form.block}
-        limits = {"lowest": form.lowest, "highest": form.highest}
-        arrays = {"w": tile, "h": importance, "scale": scale, "minimum": minimum, "errors": result}
-        library.call("block_errors", **arrays, **sizes, **limits)
+    if (library := compiled.kernels()) is not None:
+        arrays: dict[str, Any] = {"w": tile, "h": importance, "scale": scale, "minimum": minimum, "errors": result}
+        library.call("block_errors", **arrays, **_sizes(tile, form), grids=len(grids))
         return result
     x, h = by_lanes(tile, form.block), lanes_of(importance, form.block, rows)
     for i, grid in enumerate(grids):
@@ -218,9 +222,9 @@ def lanes_of(numbers: Floats, block: int, rows: int) -> Floats:
     return np.tile(numbers.reshape(-1, block).T, (1, rows))
 
 
-def running_sum(values: NDArray) -> NDArray:
+def running_sum(values: NDArray[Number]) -> NDArray[Number]:
     """Sums down the columns, one addition after the other (numpy would add a single column pairwise)."""
-    total: NDArray = np.add.reduce(values, axis=0) if values.shape[1] > 1 else np.cumsum(values, axis=0)[-1]
+    total: NDArray[Number] = np.add.reduce(values, axis=0) if values.shape[1] > 1 else np.cumsum(values, axis=0)[-1]
     return total
 
 

@@ -87,10 +87,10 @@ def is_json(path: Path) -> bool:
 def read_params(path: Path) -> list[Rule]:
     """The layers of a file as rules, one per layer by its exact name; layers that it does not list have no rule.
 
-    Bits 0 leave a layer as it is. A file with the wrong ending is recognised by its content: the released converter
-    writes JSON under every name. Raises `missing-file`, `unreadable-file`, and `bad-compression-params` for what does
-    not parse, has values out of range, prunes, or carries steps of activations or weights that MNN's own converter
-    reads and weight coding does not use.
+    Bits 0 leave a layer as it is, blocks of 0 or -1 have one scale per output channel. A file with the wrong ending is
+    recognised by its content: the released converter writes JSON under every name. Raises `missing-file`,
+    `unreadable-file`, and `bad-compression-params` for what does not parse, has values out of range, prunes, or carries
+    steps of activations or weights, which weight coding does not use.
     """
     pipeline = _parsed(path)
     problems = [p for algo in pipeline.algo for p in _refusals(algo, path)]
@@ -143,7 +143,7 @@ def _refusals(algo: Any, path: Path) -> list[Diagnostic]:
             found.append(refuse("a layer has one weight", "list it once", name))
         elif weight.scales:
             found.append(refuse("scales of weights are computed, not read", "take the scales out", name))
-        elif weight.bits not in (0, *range(2, 9)) or weight.block_size < 0:
+        elif weight.bits not in (0, *range(2, 9)) or weight.block_size < -1:
             found.append(refuse(f"{weight.bits} bits in blocks of {weight.block_size} are impossible", "2 to 8 bits, "
                                 "blocks of 0 (none) or more channels", name))  # fmt: skip
     return found
@@ -154,7 +154,7 @@ def _rule(layer: Any) -> Rule:
     pattern = glob.escape(layer.op_name or weight.name)
     if not weight.bits:
         return Rule(name=pattern, skip=True)
-    changes = {"bits": weight.bits, "symmetric": not weight.asymmetric, "block": weight.block_size}
+    changes = {"bits": weight.bits, "symmetric": not weight.asymmetric, "block": max(0, weight.block_size)}
     return Rule(name=pattern, changes=changes)
 
 

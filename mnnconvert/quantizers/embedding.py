@@ -27,7 +27,8 @@ from mnnconvert.quantizers.plan import LayerPlan
 
 def expand_tables(graph: Graph, layers: Iterable[LayerPlan]) -> None:
     """Write the lookups of all layers whose table has been coded as lookups of codes and what decodes them."""
-    tables = {x.node for x in layers if x.is_table and isinstance(x.weight.tensor, CodedTensor)}
+    coded = [x for x in layers if x.is_table and isinstance(x.weight.tensor, CodedTensor)]
+    tables = {x.node for x in coded if x.changed or x.precision != "float32"}
     stored: dict[CodedWeights, tuple[Value, ...]] = {}
     for inner in graph.graphs():
         if tables.intersection(inner.nodes):
@@ -72,7 +73,9 @@ def _stored(b: Builder, coded: CodedWeights, name: str) -> Iterator[Value]:
     shape = (*codes.shape[:-1], 1)
     for part, numbers in (("scale", coded.scale), ("minimum", coded.minimum)):
         if numbers is not None:
-            yield b.constant(HalfTensor(ArrayTensor(numbers.astype(np.float16).reshape(shape))), f"{name}/{part}")
+            numbers = numbers.reshape(shape)
+            tensor = HalfTensor(ArrayTensor(numbers.astype(np.float16))) if coded.half_scales else ArrayTensor(numbers)
+            yield b.constant(tensor, f"{name}/{part}")
 
 
 def packs(coded: CodedWeights) -> bool:

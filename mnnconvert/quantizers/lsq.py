@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir.coded import CodedWeights
-from mnnconvert.quantizers import hqq, rtn
+from mnnconvert.quantizers import compiled, hqq, rtn
 from mnnconvert.quantizers.blocks import (
     Coded,
     Floats,
@@ -25,9 +26,10 @@ from mnnconvert.quantizers.blocks import (
     tiles,
     whole,
 )
-from mnnconvert.quantizers.compiled import kernels
 
 STARTS = 8  # widths of grids, each at several places
+Doubles = NDArray[np.float64]
+
 ROUNDS = 8  # improvements of the best start, at most
 ON_GRID = 0.02  # steps; weights that were coded lie nearer than that to their grid, also after rounding to float16
 PROBE = 4  # weights of a block that tell most grids apart
@@ -104,14 +106,24 @@ def best_grids(tile: Floats, importance: Floats, form: Form, row: int = 0) -> Gr
     """The grids of a tile, importance [its columns]: of all candidates the best, block by block."""
     low, high = extremes(tile, form.block, row)
     spanning = rtn.spanning(low, high, form)
-    candidates: list[Grids | None] = [
-        _exact(tile, low, high, spanning, form),
-        _fitted(tile, low, high, importance, form),
-    ]
-    if not form.symmetric:
-        candidates.append(hqq.fitted(tile, low, high, replace(form, half=False)))
-    candidates = [spanning, *(_rounded(c, form) for c in candidates if c is not None)]
+    found = [] if form.symmetric else [hqq.fitted(tile, low, high, replace(form, half=False))]
+    counting = _counting(tile, importance, form.block)
+    if counting is not tile:
+        low, high = extremes(counting, form.block, row)
+    found.append(_fitted(counting, low, high, importance, form))
+    exact = _exact(counting, low, high, found[-1], form)
+    candidates = [spanning, *(_rounded(c, form) for c in [*found, *([] if exact is None else [exact])])]
     return choose(candidates, errors(tile, candidates, form, importance))
+
+
+def _counting(tile: Floats, importance: Floats, block: int) -> Floats:
+    """The tile with weights that do not count replaced by the one of their block that counts most."""
+    if importance.all():
+        return tile
+    parts = importance.reshape(-1, block)
+    most = np.argmax(parts, axis=1) + np.arange(len(parts)) * block
+    columns = np.where(parts > 0, np.arange(parts.size).reshape(parts.shape), most[:, None])
+    return np.ascontiguousarray(tile[:, columns.reshape(-1)])
 
 
 def _rounded(grids: Grids, form: Form) -> Grids:
@@ -124,51 +136,62 @@ def _rounded(grids: Grids, form: Form) -> Grids:
 
 
 def _exact(tile: Floats, low: Floats, high: Floats, otherwise: Grids, form: Form) -> Grids | None:
-    """Grids on which all weights of a block lie, as weights do that were coded before; else those given. None: no such block.
+    """Grids on which all weights of a block lie, as those of weights that were coded before; else those given.
 
-    The ends of the block are points of such a grid, k steps apart. Any k has a multiple in top/2 < k <= top (symmetric:
-    the largest weight is k steps from 0, 2^(b-2) < k <= 2^(b-1)), and a finer grid does no harm.
+    The ends of such a block are whole steps apart; symmetric: its largest weight is whole steps from 0, and gets the
+    code below 0, of which there is one more. None when there is no such block.
     """
-    first = (np.zeros_like(low) if form.symmetric else low).reshape(-1)
-    last = (np.where(high >= -low, high, low) if form.symmetric else high).reshape(-1)
-    span = last.astype(np.float64) - first
-    most = -form.lowest if form.symmetric else form.top
-    x, k = tile.reshape(-1, form.block), np.arange(most // 2 + 1, most + 1)
-    unit = np.divide(1, span, out=np.zeros_like(span), where=span != 0)
-    share = ((x[:, 0] - first) * unit).astype(np.float32)
-    blocks, which = np.nonzero(_distance(share[:, None] * k.astype(np.float32)) < ON_GRID)
-    for columns in (PROBE, form.block):  # one weight tells most grids apart, a few more the rest
-        at = (x[blocks, :columns] - first[blocks, None]) * (k[which] * unit[blocks])[:, None]
-        distance = _distance(at).max(axis=1)
-        on = distance < ON_GRID
-        blocks, which, distance = blocks[on], which[on], distance[on]
-    order = np.argsort(-distance)
-    steps = np.zeros(len(span))
-    steps[blocks[order]] = k[which[order]]  # of several, the nearest is written last
+    first = (np.zeros_like(low) if form.symmetric else low).reshape(-1).astype(np.float64)
+    span = (np.where(high >= -low, high, low) if form.symmetric else high).reshape(-1) - first
+    steps = _steps_between(tile.reshape(-1, form.block), first, span, -form.lowest if form.symmetric else form.top)
     found = steps > 0
     if not found.any():
         return None
-    sign = -1 if form.symmetric else 1  # the largest weight has the code that exists on one side only
-    exact = np.divide(span * sign, steps, out=otherwise.scale.reshape(-1).astype(np.float64), where=found)
-    scale = exact.astype(np.float32).reshape(low.shape)
-    if otherwise.minimum is None:
-        return Grids(scale, None)
-    return Grids(scale, np.where(found.reshape(low.shape), low, otherwise.minimum))
+    fitting = np.divide(-span if form.symmetric else span, steps, out=np.zeros_like(span), where=found)
+    found = found.reshape(low.shape)
+    scale = np.where(found, fitting.reshape(low.shape).astype(np.float32), otherwise.scale)
+    return Grids(scale, None if otherwise.minimum is None else np.where(found, low, otherwise.minimum))
+
+
+def _steps_between(x: Floats, first: Doubles, span: Doubles, most: int) -> Doubles:
+    """How many steps `span` is on a grid from `first` on which all weights of a block lie; 0 where there is none.
+
+    x [blocks, block], the others [blocks]. Up to `most` steps there can be, of which only the upper half is tried: what
+    lies on fewer lies on a multiple of them, too. (Half of `most` is tried for codes that go as far to both sides.)
+    """
+    k = np.arange(most, max(most // 2, 1) - 1, -1)
+    unit = np.divide(1, span, out=np.zeros_like(span), where=span != 0)
+    near = np.ones((len(x), len(k)), bool)
+    for column in {0, x.shape[1] // 2}:  # two weights tell most grids apart
+        share = ((x[:, column] - first) * unit).astype(np.float32)
+        near &= _distance(share[:, None] * k.astype(np.float32)) < ON_GRID
+    blocks, which = np.divmod(np.flatnonzero(near), len(k))
+    for columns in (PROBE, x.shape[1]):  # a few more the rest
+        distance = _distance((x[blocks, :columns] - first[blocks, None]) * (k[which] * unit[blocks])[:, None])
+        furthest = distance.max(axis=1)
+        on = furthest < ON_GRID
+        blocks, which, furthest = blocks[on], which[on], furthest[on]
+    order = np.argsort(-np.round(furthest, 3), kind="stable")
+    steps = np.zeros(len(span))
+    steps[blocks[order]] = k[which[order]]  # of several, the nearest and then the coarsest is written last
+    return steps
 
 
 def _distance(steps: NDArray[np.floating]) -> NDArray[np.floating]:
-    """From the nearest point of a grid, both in steps."""
-    return np.abs(steps - np.rint(steps))
+    """From the nearest point of a grid, both in steps; in place."""
+    steps -= np.rint(steps)
+    return np.abs(steps, out=steps)
 
 
 def _fitted(tile: Floats, low: Floats, high: Floats, importance: Floats, form: Form) -> Grids:
     """The least-squares grids that the search finds, in float32 and in units of the spanning grid."""
     if form.symmetric:
-        middle = np.zeros_like(low)
-        unit = np.where(high >= -low, high, low) / np.float32(form.lowest)  # the largest weight gets the lowest code
+        middle: Floats = np.zeros_like(low)
+        largest: Floats = np.where(high >= -low, high, low)  # gets the lowest code
+        unit = largest / np.float32(form.lowest)
         centre = np.float32(-form.lowest)
     else:
-        middle = low * np.float32(0.5) + high * np.float32(0.5)
+        middle = np.asarray(low * np.float32(0.5) + high * np.float32(0.5), np.float32)
         unit = (high - low) / np.float32(form.top)
         centre = np.float32(form.top / 2)
     unit = np.where(unit != 0, unit, np.float32(1))
@@ -192,12 +215,12 @@ def _search(
 ) -> tuple[Floats, Floats]:
     """The best {scale, origin} [rows, blocks] in units of the blocks, x = (w - middle) / unit."""
     rows, columns = tile.shape
-    if (library := kernels()) is not None:
+    if (library := compiled.kernels()) is not None:
         scale, origin = np.empty((2, *unit.shape), np.float32)
-        arrays = {"w": tile, "h": importance, "middle": middle, "unit": unit, "starts": first}
-        sizes = {"rows": rows, "columns": columns, "block": form.block, "top": form.top, "centre": centre}
-        numbers = {"symmetric": form.symmetric, "count": len(first), "rounds": ROUNDS}
-        library.call("fit_grids", **arrays, scale=scale, origin=origin, **sizes, **numbers)
+        sizes: dict[str, Any] = {"rows": rows, "columns": columns, "block": form.block, "top": form.top}
+        sizes |= {"symmetric": form.symmetric, "count": len(first), "rounds": ROUNDS, "centre": centre}
+        arrays: dict[str, Any] = {"w": tile, "h": importance, "middle": middle, "unit": unit, "starts": first}
+        library.call("fit_grids", **arrays, **sizes, scale=scale, origin=origin)
         return scale, origin
     x = (by_lanes(tile, form.block) - middle.reshape(-1)) / unit.reshape(-1)
     h = lanes_of(importance, form.block, rows)
@@ -205,7 +228,7 @@ def _search(
     least = np.full(x.shape[1], np.inf, np.float32)
     best = np.ones_like(least), np.zeros_like(least)
     for i in range(len(first) + ROUNDS):
-        start = (np.full_like(least, number) for number in first[i]) if i < len(first) else best
+        start = (np.full_like(least, first[i, 0]), np.full_like(least, first[i, 1])) if i < len(first) else best
         scale, origin, error = _step(x, h, total, *start, centre, form)
         better = (error < least) & (scale != 0 if form.symmetric else scale > 0)
         least = np.where(better, error, least)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnnconvert.ir import CodedWeights
-from mnnconvert.quantizers import hqq, lsq, rtn
+from mnnconvert.quantizers import gptq, hqq, lsq, rtn
 from mnnconvert.quantizers.recipe import Setting
 
 
@@ -19,10 +19,14 @@ class Statistics(Protocol):
     and `correction` that of x_float x' where both runs were recorded; all float64.
     """
 
-    samples: int
-    importance: NDArray[np.float64]
-    gram: NDArray[np.float64] | None
-    correction: NDArray[np.float64] | None
+    @property
+    def samples(self) -> int: ...
+    @property
+    def importance(self) -> NDArray[np.float64]: ...
+    @property
+    def gram(self) -> NDArray[np.float64] | None: ...
+    @property
+    def correction(self) -> NDArray[np.float64] | None: ...
 
 
 class Method(Protocol):
@@ -46,4 +50,12 @@ def _lsq(weights: NDArray[np.floating], setting: Setting, statistics: Statistics
     return lsq.quantize(weights, setting.bits, setting.block, setting.symmetric, setting.half_scales, importance)
 
 
-METHODS: dict[str, Method] = {"rtn": _rtn, "hqq": _hqq, "lsq": _lsq}
+def _gptq(weights: NDArray[np.floating], setting: Setting, statistics: Statistics | None) -> CodedWeights:
+    """Error compensation where the moments of the inputs are known, else least-squares grids."""
+    if statistics is None or statistics.gram is None:
+        return _lsq(weights, setting, statistics)
+    numbers = setting.bits, setting.block, setting.symmetric, setting.half_scales
+    return gptq.quantize(weights, statistics.gram, *numbers, correction=statistics.correction)[0]
+
+
+METHODS: dict[str, Method] = {"rtn": _rtn, "hqq": _hqq, "lsq": _lsq, "gptq": _gptq}

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from mnnconvert.errors import ConversionError, Diagnostic, UsageError
 from mnnconvert.ir import CodedTensor, Graph, HalfTensor, Node, Tensor, Value
 from mnnconvert.ir.coded import fitting_block
 from mnnconvert.ops.gather import Gather, GatherV2
+from mnnconvert.ops.matmul import CONVERTED
 from mnnconvert.quantizers.recipe import Recipe, Setting
 
-TABLE_METHOD = "rtn"
+TABLE_METHOD = "lsq"
 SMALL_TABLE = 250_000  # bytes of float32 up to which a table stays as it is unless a rule names it
-CONVERTED = "__matmul_converted"  # the mark of products that became convolutions
 INTERNAL = ("node", "operand", "setting", "half")
 
 
@@ -94,9 +97,11 @@ def plan_weights(graph: Graph, recipe: Recipe) -> list[LayerPlan]:
     not make the file larger than what was asked for.
     """
     nodes = [node for inner in graph.graphs() for node in inner.nodes if _has_weight(node)]
-    tables = [n for inner in graph.graphs() for n in inner.nodes if recipe.codes_weights and _reads_table(n)]
+    tables = [n for inner in graph.graphs() for n in inner.nodes if _reads_table(n)]
+    tables = [n for n in tables if recipe.codes_weights or isinstance(n.inputs[0].tensor, CodedTensor)]
     _refuse_unmatched([*nodes, *tables], recipe)
     layers = [layer_plan(node, recipe) for node in (*tables, *nodes)]
+    _note_tied(layers)
     problems = [_does_not_fit(layer) for layer in layers if layer.block < 0]
     if problems:
         raise ConversionError(problems)
@@ -111,6 +116,23 @@ def layer_plan(node: Node, recipe: Recipe) -> LayerPlan:
 def holds_weight(node: Node) -> bool:
     """Whether a node has a plan."""
     return _has_weight(node) or _reads_table(node)
+
+
+def _note_tied(layers: Sequence[LayerPlan]) -> None:
+    """Say of tables that are also the weight of a product that the file holds them twice."""
+    for table in layers:
+        if table.is_table and table.changed and any(_tied(table, x) for x in layers):
+            table.notes.append(
+                "a product reads this table too, and has codes of its own: MNN has no form that serves both"
+            )
+
+
+def _tied(table: LayerPlan, layer: LayerPlan) -> bool:
+    """Whether a layer multiplies by the numbers of a table, whose rows are its outputs."""
+    if layer.is_table or tuple(layer.weight.shape or ())[:2] != (table.rows, table.columns):
+        return False
+    ours, theirs = table.weight.constant, layer.weight.constant
+    return ours is not None and theirs is not None and np.array_equal(ours.ravel(), theirs.ravel())
 
 
 def _refuse_unmatched(nodes: Sequence[Node], recipe: Recipe) -> None:
@@ -132,7 +154,11 @@ def _refuse_unmatched(nodes: Sequence[Node], recipe: Recipe) -> None:
 def names_of(node: Node) -> set[str]:
     """The names by which a rule may know a layer: its own, those in the source, and that of its weight."""
     name = node.name.removesuffix("/head").removesuffix("/tail")  # of a layer that was cut in two
-    return {node.name, name, name.removesuffix(CONVERTED), *node.origin, _weight_of(node).name}
+    sources = (name.removesuffix(CONVERTED), *node.origin)
+    weight = _weight_of(node).name
+    if CONVERTED in name:
+        weight = re.sub(r"_\d+$", "", weight)  # it could not have the name of what it was made from
+    return {node.name, name, *sources, *(f"{s}{CONVERTED}" for s in sources), weight}
 
 
 def weight_bytes(node: Node) -> int:
@@ -167,14 +193,14 @@ def _reads_table(node: Node) -> bool:
     if len(node.inputs) > 2:
         given = node.inputs[2].constant
         axis = -1 if given is None else int(given.reshape(-1)[0])
-    return table.dtype.kind == "f" and table.rank == 2 and axis in (0, -2) and node.inputs[1].rank is not None
+    return table.dtype.kind == "f" and table.rank == 2 and axis in (0, -2)
 
 
 def _table(node: Node, recipe: Recipe) -> LayerPlan:
     """What the recipe makes of a table.
 
-    8 bits have one scale and minimum per row. 4 bits have blocks as the weights, and no minimum: it would cost as much
-    as blocks of half the size, and gain less. The numbers are always float16.
+    8 bits have one scale and minimum per row. 4 bits have blocks as the weights, and no minimum: scales of blocks of 32
+    err as much as scales and minima of blocks of 64, which take as many bytes. The numbers are always float16.
     """
     size, tensor = weight_bytes(node), node.inputs[0].tensor
     layer = LayerPlan(node.name, "Gather", node, 0, bytes_before=size, bytes_after=size)
@@ -182,7 +208,8 @@ def _table(node: Node, recipe: Recipe) -> LayerPlan:
     wanted = recipe.default if number is None else recipe.rules[number].setting(recipe.default)
     bits = recipe.embedding if number is None and recipe.embedding is not None else wanted.bits
     layer.rows, layer.columns = (d if isinstance(d, int) else 0 for d in node.inputs[0].shape or ())
-    if isinstance(tensor, CodedTensor):
+    kept = isinstance(tensor, CodedTensor) and (tensor.coded.blocks == 1 or node.inputs[1].rank is not None)
+    if isinstance(tensor, CodedTensor) and kept and recipe.embedding != 0:
         return _coded_table(layer, tensor)
     if number is not None and not bits:
         layer.reason = f"the rule '{recipe.rules[number]}' leaves it"
@@ -192,7 +219,8 @@ def _table(node: Node, recipe: Recipe) -> LayerPlan:
         layer.reason = "a small table"
     if layer.reason:
         return layer
-    block = max(0, fitting_block(layer.columns, wanted.block)) if wanted.block and bits <= 4 else 0
+    blocked = wanted.block and bits <= 4 and node.inputs[1].rank is not None  # which the shape of the result needs
+    block = max(0, fitting_block(layer.columns, wanted.block)) if blocked else 0
     nibbles = bits <= 4 and (block or layer.columns) % 2 == 0
     layer.setting = replace(wanted, bits=4 if nibbles else 8, block=block, symmetric=nibbles, method=TABLE_METHOD)
     layer.block, layer.block_channels, layer.half_scales = block, block, True
@@ -233,12 +261,15 @@ def _layer(node: Node, recipe: Recipe) -> LayerPlan:
 
 
 def _reason(layer: LayerPlan, tensor: Tensor | None, rule: int | None, recipe: Recipe) -> str:
-    """Why a weight is left as it is; empty when it is not."""
+    """Why a weight is left as it is; empty when it is not.
+
+    Codes of the source with as many bits as wanted stay, whatever their blocks: to round them again could only lose.
+    """
     if not recipe.half and not layer.setting.bits:
         return "no rule asks for it" if rule is None else f"the rule '{recipe.rules[rule]}' leaves it"
     if not _is_convolution(layer.node):
         return f"weights of {layer.op} have no coded form"
-    if isinstance(tensor, CodedTensor) and (recipe.half or _as_asked(tensor, layer.setting)):
+    if isinstance(tensor, CodedTensor) and (recipe.half or layer.setting.bits == tensor.coded.bits):
         return "coded in the source already"
     return ""
 
@@ -255,13 +286,6 @@ def _rows(node: Node) -> int:
     """The number of output channels of a convolution."""
     shape = [d if isinstance(d, int) else 1 for d in node.inputs[1].shape or ()]
     return shape[1] * getattr(node.op, "group", 1) if "Deconvolution" in node.op.kind else shape[0]
-
-
-def _as_asked(tensor: CodedTensor, setting: Setting) -> bool:
-    """Whether the codes have the bits and the blocks that are wanted."""
-    channels = tensor.shape[1] if len(tensor.shape) > 1 else 1
-    wanted = fitting_block(channels, setting.block) if setting.block else 0
-    return setting.bits == tensor.coded.bits and tensor.coded.blocks == (channels // wanted if wanted > 0 else 1)
 
 
 def _is_convolution(node: Node) -> bool:

@@ -125,13 +125,12 @@ def write_recipe(recipe: Recipe, layers: Iterable[str] = ()) -> str:
     lines += ["", "[default]", *(_line(name, getattr(recipe.default, name)) for name in SETTING)]
     for rule in recipe.rules:
         given = {f.name: getattr(rule, f.name) for f in fields(rule) if f.name != "changes"}
-        kept = {name: value for name, value in given.items() if value not in ("", None, False) and (name, value) != (
-            "min_bytes", 0)}  # fmt: skip
+        kept = {f.name: given[f.name] for f in fields(rule) if f.name in given and given[f.name] != f.default}
         lines += ["", "[[rule]]", *(_line(name, value) for name, value in (kept | rule.changes).items())]
     listed = [f"# {line}" for line in layers]
     return "\n".join([*lines, *(["", "# The layers it was used on:", *listed] if listed else []), ""])
 
 
 def _line(name: str, value: object) -> str:
-    """`name = value`: numbers, truths and texts are written in TOML as in JSON (which escapes DEL on request only)."""
-    return f"{name} = {json.dumps(value)}".replace("\x7f", "\\u007f")
+    """`name = value`: numbers, truths and texts are written in TOML as in JSON, but for DEL."""
+    return f"{name} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")

@@ -91,9 +91,10 @@ def _read(path: Path, inputs: Sequence[TensorInfo]) -> Feed:
                 return {inputs[0].name: archive}
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as problem:
+        foreign = isinstance(problem, ValueError) and "pickle" in str(problem)  # numpy's word for what it does not know
         raise ConversionError.of(
             "bad-input",
-            f"The inputs cannot be read: {problem}.",
+            f"The inputs cannot be read: {'it is no .npz or .npy file' if foreign else problem}.",
             file=path,
             hint="Write the file with numpy.savez('inputs.npz', name=array, ...).",
         ) from problem

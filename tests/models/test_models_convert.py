@@ -58,21 +58,23 @@ def test_quantized_files_run_alike_in_both_executors(model, kind):
 
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_every_weight_decodes_to_within_half_a_step(model, kind):
+    """But for those beyond the ends of the grid, where it was narrowed because that errs less on the whole."""
     exact, coded = weight(model.path("float")), coded_nodes(model.path(kind))
-    assert len(coded) >= sum(not layer.reason for layer in model.report(kind).layers) > 0
+    assert len(coded) >= sum(not (layer.reason or layer.is_table) for layer in model.report(kind).layers) > 0
     for name, node in coded.items():
         tensor = node.inputs[1].tensor
         float_weight = exact[name] if name in exact else part_of(exact, name, node)
-        step = np.repeat(tensor.coded.scale, tensor.coded.block, axis=1)
+        step = np.abs(np.repeat(tensor.coded.scale, tensor.coded.block, axis=1))
         error = np.abs(tensor.numpy() - float_weight).reshape(step.shape)
-        assert (error <= 0.5 * step * 1.001).all(), name  # float32 arithmetic on top of half a step
+        inside = (tensor.coded.codes > tensor.coded.lowest) & (tensor.coded.codes < ~tensor.coded.lowest)
+        assert (error <= 0.5 * step * 1.001)[inside].all(), name  # float32 arithmetic on top of half a step
 
 
 def part_of(exact, name, node) -> np.ndarray:
     """The float weight of a layer that was cut in two along its input channels."""
-    stem, _, suffix = name.rpartition("/")
+    stem, _, part = name.rpartition("/")
     whole, channels = exact[stem], node.inputs[1].tensor.shape[1]
-    return whole[:, -channels:] if suffix.endswith("_2") else whole[:, :channels]
+    return whole[:, -channels:] if part == "tail" else whole[:, :channels]
 
 
 @pytest.mark.parametrize("kind", QUANTIZED)

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.quantizers.blocks import LARGE_TILE as TILE_ELEMENTS
+from mnnconvert.quantizers.blocks import LARGE_TILE, SMALL_TILE
 from mnnconvert.quantizers.rtn import quantize
 
 F = np.float32
@@ -30,7 +30,7 @@ def oracle(block, bits, symmetric):
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("bits", range(2, 9))
 @pytest.mark.parametrize(("columns", "block"), [(37, 0), (96, 32), (51, 17), (5, 1)])
-def test_every_bit_is_that_of_the_scalar_oracle(bits, symmetric, columns, block):
+def test_every_bit_is_that_of_the_scalar_oracle(way, bits, symmetric, columns, block):
     weights = np.random.default_rng(bits).standard_normal((4, columns)).astype(F)
     coded = quantize(weights, bits, block, symmetric)
     for row in range(4):
@@ -41,7 +41,7 @@ def test_every_bit_is_that_of_the_scalar_oracle(bits, symmetric, columns, block)
             assert symmetric or coded.minimum[row, b] == low
 
 
-def test_halves_are_rounded_away_from_zero_and_the_number_before_a_half_is_not():
+def test_halves_are_rounded_away_from_zero_and_the_number_before_a_half_is_not(way):
     edge = np.nextafter(F(0.5), F(0))
     weights = np.array([[7, 0.5, -0.5, 1.5, -2.5, edge, -edge]], F)
     assert quantize(weights, 4, symmetric=True).codes.tolist() == [[7, 1, -1, 2, -3, 0, 0]]
@@ -69,7 +69,7 @@ def test_each_weight_decodes_to_within_half_a_step(bits, symmetric, half, expone
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_degenerate_rows(bits, half, symmetric):
+def test_degenerate_rows(way, bits, half, symmetric):
     weights = np.zeros((5, 64), F)
     weights[1] = 0.3
     weights[2, 32:] = 0.5
@@ -83,18 +83,18 @@ def test_degenerate_rows(bits, half, symmetric):
     assert (np.abs(decoded[3]) <= (1e-7 if half else 1.1e-30)).all()
 
 
-def test_a_constant_is_its_own_minimum():
+def test_a_constant_is_its_own_minimum(way):
     coded = quantize(np.full((1, 32), F(0.3)), 4, 32)
     assert coded.scale == 0 and (coded.decode() == F(0.3)).all()
 
 
-def test_small_weights_keep_their_detail():
+def test_small_weights_keep_their_detail(way):
     """A step of 1e-6 or less is no reason to flatten a block."""
     weights = np.linspace(-1e-4, 1e-4, 64, dtype=F)[None]
     np.testing.assert_allclose(quantize(weights, 8).decode(), weights, atol=2e-4 / 255 / 2 * 1.001)
 
 
-def test_half_scales_are_float16_numbers_that_span_the_block():
+def test_half_scales_are_float16_numbers_that_span_the_block(way):
     weights = (1000 + np.random.default_rng(0).standard_normal((8, 64))).astype(F)
     coded = quantize(weights, 4, 32, half_scales=True)
     for numbers in (coded.scale, coded.minimum):
@@ -107,14 +107,14 @@ def test_half_scales_are_float16_numbers_that_span_the_block():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_non_finite_weights_are_refused(bad, symmetric):
+def test_non_finite_weights_are_refused(way, bad, symmetric):
     weights = np.ones((2, 32), F)
     weights[1, 5] = bad
     with pytest.raises(ConversionError, match="non-finite-weight"):
         quantize(weights, 4, 16, symmetric)
 
 
-def test_numbers_out_of_range_are_refused():
+def test_numbers_out_of_range_are_refused(way):
     with pytest.raises(ConversionError, match="weight-range"):
         quantize(np.array([[-3e38, 3e38]], F), 8)
     with pytest.raises(ConversionError, match="half-overflow"):
@@ -126,8 +126,10 @@ def test_block_must_divide_the_columns():
         quantize(np.ones((2, 33), F), 4, 32)
 
 
-@pytest.mark.parametrize("shape", [(3, TILE_ELEMENTS + 64), (TILE_ELEMENTS // 64 * 2 + 1, 64)])
-def test_tiles_do_not_show(shape):
+@pytest.mark.parametrize("long", [False, True])
+def test_tiles_do_not_show(way, long):
+    tile = SMALL_TILE if way == "numpy" else LARGE_TILE
+    shape = (3, tile + 64) if long else (tile // 64 * 2 + 1, 64)
     weights = np.random.default_rng(0).standard_normal(shape).astype(F)
     coded = quantize(weights.T[:, :].T, 4, 32)
     ends = quantize(np.ascontiguousarray(weights[-1:, -64:]), 4, 32)

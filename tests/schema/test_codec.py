@@ -8,6 +8,7 @@ import pytest
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir.coded import CodedWeights
 from mnnconvert.quantizers import rtn
+from mnnconvert.quantizers.blocks import Form, Grids, nearest_codes
 from mnnconvert.schema.codec import IDSTFields, decode, element_count, encode, encode_half
 
 F = np.float32
@@ -60,6 +61,22 @@ def test_round_trip(bits, symmetric, half, shape, block):
     assert isinstance(back, CodedWeights) and (back.bits, back.half_scales) == (bits, half)
     assert (back.codes == coded.codes).all() and (back.scale == coded.scale).all()
     assert symmetric or (back.minimum == coded.minimum).all()
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("bits", range(2, 9))
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (5, 51), (2, 64), (1, 4099)])
+def test_packed_codes_are_those_of_the_scalar_oracle(bits, symmetric, shape):
+    """The highest bit first, one code after the other through all rows, the last byte filled with zeros."""
+    rng = np.random.default_rng(bits)
+    codes = rng.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), shape).astype(np.int8)
+    scale = rng.standard_normal((shape[0], 1)).astype(F)
+    fields = encode(CodedWeights(codes, scale, None if symmetric else scale + F(1), bits))
+    text = "".join(f"{code + 2 ** (bits - 1):0{bits}b}" for code in codes.reshape(-1).tolist())
+    text += "0" * (-len(text) % 8)
+    expected = bytes(int(text[i : i + 8], 2) for i in range(0, len(text), 8))
+    assert fields.buffer.tobytes()[-len(expected) :] == expected
+    assert (decode(fields, *shape).codes == codes).all()
 
 
 def test_decoded_values_and_rows():
@@ -181,9 +198,8 @@ def test_sparse_codes(bits, symmetric, step_bits):
     rng = np.random.default_rng(bits)
     weights = (rng.standard_normal((6, 96)) * (rng.random((6, 96)) < 0.1)).astype(F)
     coded = rtn.quantize(weights, bits, 48, symmetric)
-    background = np.zeros(12, np.int8) if symmetric else rtn.nearest_codes(
-        np.zeros((12, 1), F), coded.scale.ravel(), coded.minimum.ravel(), bits
-    ).ravel()  # fmt: skip
+    grids, form = Grids(coded.scale, coded.minimum), Form(bits, 1, symmetric)
+    background = nearest_codes(np.zeros((6, 2), F), grids, form).ravel()
     fields = sparse_table(coded, background, step_bits)
     assert element_count(fields) == weights.size
     assert (decode(fields, 6, 96).codes == coded.codes).all()

@@ -299,7 +299,7 @@ class Scope:
         if rule is None:
             raise ConversionError(_unsupported(domain, proto.op_type, opset, [proto.name]))
         first = next((o for o in proto.output if o), proto.op_type)
-        with self.builder.at(first, proto.name or first):
+        with self.builder.at(first, *dict.fromkeys((proto.name or first, first))):
             before = len(self.builder.graph.nodes)
             result = self._apply(rule, node)
         self._bind(proto, result if isinstance(result, tuple | list) else (result,), before)

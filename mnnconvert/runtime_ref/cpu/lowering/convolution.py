@@ -106,7 +106,7 @@ def _read(ctx: Lowering, value: Value, layout: str) -> Tensor:
 def _window(op: Convolution, x: Sizes, w: Sizes, y: Sizes) -> Window:
     """The sizes; a map of one column without padding at its sides becomes one of one row, which kernels cut better."""
     sizes, out = ((*shape[2:], 1)[:2] for shape in (x, y))
-    top, left, _, right = op._pads((sizes[0], sizes[1]), (w[2], w[3]))
+    top, left, _, right = op.padding((sizes[0], sizes[1]), (w[2], w[3]))
     rows = (sizes[0], out[0], w[2], op.strides[0], op.dilations[0], top)
     columns = (sizes[1], out[1], w[3], op.strides[1], op.dilations[1], left)
     if sizes[1] == w[3] == out[1] == 1 and left == right == 0:
