@@ -17,7 +17,8 @@ from mnnconvert.errors import ConversionError, UsageError
 from mnnconvert.options import ConversionOptions
 
 if TYPE_CHECKING:
-    from mnnconvert.ir import Graph
+    from mnnconvert.ir import Graph, Node
+    from mnnconvert.quantizers.methods import Statistics
     from mnnconvert.quantizers.recipe import Recipe
     from mnnconvert.quantizers.search import Mix, Search
     from mnnconvert.verify.metrics import ArrayComparison
@@ -26,6 +27,7 @@ METRICS = ("cosine", "top1", "error")
 UNIFORM_RIVALS = 3  # uniform settings that are measured against the mixture
 STEPS = 10  # bisections of the size under --max-drop,
 CLOSE = 1.002  # which end when the size is known up to this factor
+LAYERS_AT_ONCE = 16  # whose inputs are held together
 METHOD, METHOD_WITH_DATA = "lsq", "gptq"
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -127,8 +129,10 @@ class Compression:
     def _choose(self, graph: Graph) -> Recipe:
         from mnnconvert.quantizers.search import Search
 
-        judge = Judge(graph, self._samples(graph), self.options.seed)
-        search = Search(graph, judge.loss, METHOD, progress=self.progress)
+        samples = self._samples(graph)
+        judge = Judge(graph, samples, self.options.seed)
+        statistics = None if samples is None else mean_squares(graph, samples)
+        search = Search(graph, judge.loss, METHOD, statistics, self.progress)
         if not search.items:
             raise ConversionError.of("nothing-to-compress", f"'{self.options.model_file}' has no weights to quantize")
         mix = self._best(search, judge, _Sizes(graph, search))
@@ -256,6 +260,27 @@ class Judge:
             got = session.run(dict(feeds))
             found += [compare_arrays(got[name], wanted[name]) for name in wanted]
         return found
+
+
+def mean_squares(graph: Graph, samples: Sequence[Feeds]) -> dict[Node, Statistics]:
+    """Of every convolution without groups, the mean squares of what its columns are multiplied by."""
+    from mnnconvert.quantizers.statistics import Moments, is_measurable, layer_rows
+    from mnnconvert.runtime_ref.session import Session
+
+    session = Session(graph)
+    nodes = [n for n in graph.nodes if is_measurable(n) and n.inputs[1].is_constant]
+    found: dict[Node, Statistics] = {}
+    for start in range(0, len(nodes), LAYERS_AT_ONCE):
+        some = nodes[start : start + LAYERS_AT_ONCE]
+        moments = {n: Moments(math.prod(d for d in (n.inputs[1].shape or ())[1:] if isinstance(d, int)), False)
+                   for n in some}  # fmt: skip
+        for feeds in samples:
+            inputs = session.run(dict(feeds), outputs=list(dict.fromkeys(n.inputs[0].name for n in some)))
+            for node in some:
+                for rows in layer_rows(node, inputs[node.inputs[0].name]):
+                    moments[node].add(rows)
+        found |= {node: moments[node].statistics() for node in some}
+    return found
 
 
 def _squared_error(comparison: ArrayComparison) -> float:

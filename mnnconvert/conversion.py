@@ -109,13 +109,14 @@ class Conversion:
         recipe = self.recipe = recipe_of(self.options)
         graph = self._read()
         self._rewrite(graph)
+        if not self.options.plan:
+            self._check_target()
         if self.choose is not None:
             recipe = self.recipe = self.choose(graph)
         layers = self._plan(graph, recipe)
         if self.options.plan:
             self._predict(layers)
         else:
-            self._check_target()
             self._float_proof(graph, recipe)
             self._quantize(graph, layers, recipe)
             self._write(graph)
