@@ -27,6 +27,7 @@ METRICS = ("cosine", "top1", "error")
 UNIFORM_RIVALS = 3  # uniform settings that are measured against the mixture
 STEPS = 10  # bisections of the size under --max-drop,
 CLOSE = 1.002  # which end when the size is known up to this factor
+DECODING = 3000  # bytes of the operators that decode the rows of a coded table
 LAYERS_AT_ONCE = 16  # whose inputs are held together
 METHOD, METHOD_WITH_DATA = "lsq", "gptq"
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -205,7 +206,7 @@ class _Sizes:
     def file(self, mix: Mix) -> int:
         """Tables count as they will be: their codes become constants of the graph only after the search."""
         tables = [(i, c) for i, c in zip(self.search.items, mix, strict=True) if i.is_table and c.setting.bits]
-        return self.search.apply(mix, file_size) - sum(4 * i.elements - c.bytes for i, c in tables)
+        return self.search.apply(mix, file_size) - sum(4 * i.elements - c.bytes - DECODING for i, c in tables)
 
     def within(self, budget: int) -> Mix:
         """The best mixture whose file is not larger than `budget`, its tables and paddings included."""

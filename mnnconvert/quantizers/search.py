@@ -229,9 +229,13 @@ def size(mix: Mix) -> int:
 
 
 def _nearest(choices: Sequence[Choice], setting: Setting) -> Choice:
-    """The choice with this setting, or the one with the same bits whose block comes next: not all sizes divide."""
-    found = [c for c in choices if (c.setting.bits, c.setting.symmetric) == (setting.bits, setting.symmetric)]
-    return min(found, key=lambda c: (abs((c.setting.block or WHOLE_ROW) - (setting.block or WHOLE_ROW)), c.bytes))
+    """The choice with this setting or the one most like it: not all sizes divide, and tables have fewer forms."""
+
+    def distance(choice: Choice) -> tuple[int, bool, int, int]:
+        s, blocks = choice.setting, abs((choice.setting.block or WHOLE_ROW) - (setting.block or WHOLE_ROW))
+        return abs(s.bits - setting.bits), s.symmetric != setting.symmetric, blocks, choice.bytes
+
+    return min((c for c in choices if c.setting.bits), key=distance)
 
 
 def _some_rows(tensor: Tensor, plan: LayerPlan) -> np.ndarray:
