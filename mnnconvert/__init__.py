@@ -14,7 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mnnconvert.api import compress, convert, load, verify
+    from mnnconvert.api import compress, convert, load, quantize, verify
+    from mnnconvert.calibration.report import QuantizationReport
     from mnnconvert.compression import Compressed
     from mnnconvert.conversion import ConversionReport
     from mnnconvert.errors import ConversionError, Diagnostic, GateError, MnnConvertError, UsageError
@@ -22,14 +23,16 @@ if TYPE_CHECKING:
     from mnnconvert.verify.verification import VerificationResult
 
 _HOMES = {
-    "convert": "api", "compress": "api", "load": "api", "Compressed": "compression", "ConversionReport": "conversion",
-    "Session": "runtime_ref.session", "VerificationResult": "verify.verification", "ConversionError": "errors",
-    "Diagnostic": "errors", "GateError": "errors", "MnnConvertError": "errors", "UsageError": "errors",
+    "convert": "api", "compress": "api", "load": "api", "quantize": "api", "Compressed": "compression",
+    "ConversionReport": "conversion", "QuantizationReport": "calibration.report", "Session": "runtime_ref.session",
+    "VerificationResult": "verify.verification", "ConversionError": "errors", "Diagnostic": "errors",
+    "GateError": "errors", "MnnConvertError": "errors", "UsageError": "errors",
 }  # fmt: skip
 
 __all__ = [
-    "Compressed", "ConversionError", "ConversionReport", "Diagnostic", "GateError", "MnnConvertError", "Session",
-    "UsageError", "VerificationResult", "compress", "convert", "load", "verify",
+    "Compressed", "ConversionError", "ConversionReport", "Diagnostic", "GateError", "MnnConvertError",
+    "QuantizationReport", "Session", "UsageError", "VerificationResult", "compress", "convert", "load", "quantize",
+    "verify",
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from mnnconvert.errors import ConversionError, UsageError
 from mnnconvert.options import ConversionOptions
 
 if TYPE_CHECKING:
+    from mnnconvert.calibration.report import QuantizationReport
     from mnnconvert.compression import Compressed
     from mnnconvert.conversion import ConversionReport
     from mnnconvert.describe import ModelInfo
@@ -66,18 +67,21 @@ def compress(
     return Compression(options, goal, progress).run()
 
 
-def load(path: PathLike, *, backend: str = "cpu", threads: int = 0, precision: str = "exact") -> Session:
+def load(
+    path: PathLike, *, backend: str = "cpu", threads: int = 0, precision: str = "exact", kv_cache: bool = False
+) -> Session:
     """A session for a `.mnn` file.
 
     `backend` "cpu" runs compiled kernels (numpy where none were built, see `Session.backend`), "reference" the numpy
     definitions. `threads` 0 takes as many as the process may use. `precision` "fast" lets products with coded weights
-    round their other operand to 8 bits.
+    round their other operand to 8 bits. With `kv_cache` attentions that can keep their keys and values from run to run,
+    until `Session.reset()`.
     """
     from mnnconvert.runtime_ref.session import load as load_session
 
     if threads < 0:
         raise UsageError.of("out-of-range", f"threads takes a number from 0 on, not {threads}")
-    return load_session(Path(path), backend, threads, precision)
+    return load_session(Path(path), backend, threads, precision, kv_cache)
 
 
 def verify(
@@ -98,6 +102,19 @@ def verify(
     from mnnconvert.verification import verify_files
 
     return verify_files(Path(source), Path(mnn), inputs, gates, tolerance=tolerance, engine=engine, seed=seed)
+
+
+def quantize(
+    source: PathLike, target: PathLike, config: PathLike, *, resume: bool = False, progress: Progress | None = None
+) -> QuantizationReport:
+    """Write the int8 form of the float file `source` to `target`, with ranges observed on samples.
+
+    `config` is a JSON file with the keys of MNN's quantization tool (docs/int8.md). With `resume` what was observed is
+    kept in `target`.state.npz until the work is done, and a run that was interrupted goes on from there.
+    """
+    from mnnconvert.calibration.calibrate import calibrate
+
+    return calibrate(Path(source), Path(target), Path(config), resume, progress)
 
 
 def info(path: PathLike) -> ModelInfo:

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.ir import CodedTensor, Graph, HalfTensor, Tensor, Value
+from mnnconvert.ir import CodedTensor, Graph, HalfTensor, Node, Tensor, Value
 from mnnconvert.ir.types import Shape
+from mnnconvert.ops.integer import ConvInt8
+from mnnconvert.ops.steps import on_codes
 from mnnconvert.schema import tables
 from mnnconvert.schema.reader import graph_of, read_net
 from mnnconvert.schema.weights import WeightSource
@@ -97,7 +99,15 @@ def _weights(graph: Graph) -> Any:
             tensor = node.inputs[1].tensor
             if tensor is not None and id(tensor) not in seen:
                 seen.add(id(tensor))
-                yield {"name": node.name, "op": node.op.kind, **_encoding(tensor), **_range(tensor)}
+                yield {
+                    "name": node.name, "op": node.op.kind, "computes": _computes(node), **_encoding(tensor),
+                    **_range(tensor),
+                }  # fmt: skip
+
+
+def _computes(node: Node) -> str:
+    """The element type of what a layer multiplies its weights with."""
+    return "int8" if isinstance(node.op, ConvInt8) or on_codes(node) else "float32"
 
 
 def _encoding(tensor: Tensor) -> dict[str, Any]:
@@ -112,8 +122,8 @@ def _encoding(tensor: Tensor) -> dict[str, Any]:
 def _range(tensor: Tensor) -> dict[str, float]:
     if isinstance(tensor, CodedTensor):
         parts = [
-            tensor.coded.decode_rows(i, min(i + 256, len(tensor.coded.codes)))
-            for i in range(0, len(tensor.coded.codes), 256)
+            tensor.coded.decode_rows(i, min(i + 256, tensor.coded.shape[0]))
+            for i in range(0, tensor.coded.shape[0], 256)
         ]
         return {"minimum": float(min(p.min() for p in parts)), "maximum": float(max(p.max() for p in parts))}
     array = tensor.numpy()

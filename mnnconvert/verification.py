@@ -87,8 +87,8 @@ def verify_graph(reference: Engine, graph: Graph, inputs: Any, tolerance: float,
     return verify_engines(reference, candidate, choose_feeds(reference, candidate, inputs, seed), Tolerance(tolerance))
 
 
-def recorded_case(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Inputs and expected outputs of MNN's test folder.
+def recorded_case(folder: Path, outputs: bool = True) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Inputs and (where wanted) expected outputs of MNN's test folder.
 
     `input.json` lists `inputs` (name, shape) and `outputs` (names); `NAME.txt` holds the numbers of each.
     """
@@ -98,13 +98,23 @@ def recorded_case(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.nda
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
         inputs = {i["name"]: tuple(int(d) for d in i["shape"]) for i in description["inputs"]}
-        names = [str(o) for o in description["outputs"]]
+        names = [str(o) for o in description["outputs"]] if outputs else []
     except FileNotFoundError as error:
         raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path) from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError.of("bad-input", f"'{path}' does not describe a test: {error}", file=path) from error
-    feeds = {name: _numbers(folder, name).reshape(shape) for name, shape in inputs.items()}
+    feeds = {name: _shaped(folder, name, shape) for name, shape in inputs.items()}
     return feeds, {name: _numbers(folder, name) for name in names}
+
+
+def _shaped(folder: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    numbers = _numbers(folder, name)
+    try:
+        return numbers.reshape(shape)
+    except ValueError:
+        raise UsageError.of(
+            "bad-input", f"'{name}.txt' has {numbers.size} numbers, not those of {list(shape)}", file=folder
+        ) from None
 
 
 def _numbers(folder: Path, name: str) -> np.ndarray:

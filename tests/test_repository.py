@@ -19,7 +19,14 @@ from mnnconvert.cli.main import COMMANDS, main
 from mnnconvert.cli.parser import Syntax
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/format.md", "docs/quantization.md"]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/architecture.md",
+    "docs/format.md",
+    "docs/int8.md",
+    "docs/quantization.md",
+]
 FOREIGN = re.compile(r"(?<![\w./~-])/(?:work|home|root|Users|tmp)/\w+")
 
 

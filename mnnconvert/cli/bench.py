@@ -146,9 +146,10 @@ def one_op(name: str, shapes: str | None, attributes: Sequence[str]) -> tuple[Gr
     sample = next(iter(cls.samples.for_op(attribute_names(cls))))
     given = dict(text.partition("=")[::2] for text in attributes)
     rng = np.random.default_rng(0)
-    arrays = (
-        [rng.standard_normal(_sizes(s)).astype(np.float32) for s in shapes.split(",")] if shapes else sample.arrays()
-    )
+    arrays = sample.arrays()
+    if shapes:
+        types = [a.dtype for a in arrays] + [np.dtype(np.float32)] * shapes.count(",")
+        arrays = [_drawn(rng, _sizes(s), dtype) for s, dtype in zip(shapes.split(","), types, strict=False)]
     try:
         values = {key: ast.literal_eval(text) for key, text in given.items()}
         op = cls(**(values if shapes else {**sample.attributes, **values}))
@@ -164,6 +165,13 @@ def one_op(name: str, shapes: str | None, attributes: Sequence[str]) -> tuple[Gr
             "bad-option-value", f"{name} cannot be made: {error}", hint=f"{attribute_names(cls)}"
         ) from error
     return builder.graph, {"x": arrays[0]}
+
+
+def _drawn(rng: np.random.Generator, sizes: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Noise; bytes of a sample stay bytes, and everything else is float32."""
+    if dtype.itemsize == 1:
+        return rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, sizes, dtype, endpoint=True)
+    return rng.standard_normal(sizes).astype(np.float32)
 
 
 def _sizes(text: str) -> tuple[int, ...]:

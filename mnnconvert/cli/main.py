@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compress": ("mnnconvert.cli.compress", "convert with bits chosen for each weight, within a budget"),
     "run": ("mnnconvert.cli.run", "run a model"),
     "bench": ("mnnconvert.cli.bench", "time a model, alone or against its source"),
+    "quantize": ("mnnconvert.cli.quantize", "full int8 from samples, with the configuration of MNN's mnnquant"),
     "show": ("mnnconvert.cli.show", "the weights of a model: layers, bits, sizes, ranges"),
     "ops": ("mnnconvert.cli.ops", "which source operators are supported"),
     "explain": ("mnnconvert.cli.explain", "what an error means and what to do"),

@@ -204,7 +204,8 @@ def print_weights(weights: Sequence[Record], out: Output, *, everything: bool) -
 def _scheme(weight: Record) -> str | None:
     if weight["bits"] > 8 or weight["symmetric"] is None:
         return None
-    return "symmetric" if weight["symmetric"] else "asymmetric"
+    scheme = "symmetric" if weight["symmetric"] else "asymmetric"
+    return f"{scheme}, int8" if weight.get("computes") == "int8" else scheme
 
 
 def _range(weight: Record) -> str | None:

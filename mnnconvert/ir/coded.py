@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -19,6 +22,9 @@ class CodedWeights:
     same shape, is the value of the lowest code, and None means symmetric: code 0 is the value 0. With `half_scales`
     the numbers are stored as float16, to which they are already rounded. Compared by identity.
     Raises ValueError when the parts do not fit together.
+
+    Codes of a file need not stay in memory: `let_go` drops them where `again` is set, and who asks for them makes them
+    again. `shape` is that of the codes.
     """
 
     codes: NDArray[np.int8]
@@ -26,19 +32,40 @@ class CodedWeights:
     minimum: NDArray[np.float32] | None
     bits: int
     half_scales: bool = False
+    shape: tuple[int, int] = field(init=False)
+    again: Callable[[], NDArray[np.int8]] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not 2 <= self.bits <= 8:
             raise ValueError(f"codes have 2..8 bits, not {self.bits}")
         if self.codes.ndim != 2 or self.codes.dtype != np.int8 or 0 in self.codes.shape:
             raise ValueError(f"codes must be a non-empty int8 matrix, not {self.codes.dtype} {self.codes.shape}")
+        object.__setattr__(self, "shape", self.codes.shape)
         for name, numbers in (("scale", self.scale), ("minimum", self.minimum)):
             if numbers is not None and (numbers.dtype != np.float32 or numbers.shape != self.scale.shape):
                 raise ValueError(f"{name} must be float32 {self.scale.shape}, not {numbers.dtype} {numbers.shape}")
-        if self.scale.ndim != 2 or len(self.scale) != len(self.codes) or not self.blocks:
-            raise ValueError(f"scale {self.scale.shape} does not fit codes {self.codes.shape}")
-        if self.codes.shape[1] % self.blocks:
-            raise ValueError(f"{self.blocks} blocks do not divide {self.codes.shape[1]} columns")
+        if self.scale.ndim != 2 or len(self.scale) != self.shape[0] or not self.blocks:
+            raise ValueError(f"scale {self.scale.shape} does not fit codes {self.shape}")
+        if self.shape[1] % self.blocks:
+            raise ValueError(f"{self.blocks} blocks do not divide {self.shape[1]} columns")
+
+    if not TYPE_CHECKING:  # the attribute is there for whoever asks
+
+        def __getattr__(self, name: str) -> Any:
+            """The codes, which were let go; they stay until that happens again."""
+            if name != "codes" or self.again is None:
+                raise AttributeError(name)
+            object.__setattr__(self, "codes", self.again())
+            return self.codes
+
+    def reread_by(self, again: Callable[[], NDArray[np.int8]]) -> None:
+        """From now on the codes may be let go, because `again` makes equal ones."""
+        object.__setattr__(self, "again", again)
+
+    def let_go(self) -> None:
+        """Drop the codes if they can be made again."""
+        if self.again is not None and "codes" in self.__dict__:
+            object.__delattr__(self, "codes")
 
     @property
     def blocks(self) -> int:
@@ -48,7 +75,7 @@ class CodedWeights:
     @property
     def block(self) -> int:
         """Columns per block."""
-        return int(self.codes.shape[1]) // self.blocks
+        return self.shape[1] // self.blocks
 
     @property
     def lowest(self) -> int:
@@ -59,13 +86,13 @@ class CodedWeights:
     def nbytes_encoded(self) -> int:
         """Bytes in a file: dimensions, codebook, packed codes, scales and minima."""
         dimensions = 2 + 2 * (4 if max(self.scale.size, self.block) > 0xFFFF else 2)
-        packed = (self.codes.size * self.bits + 7) // 8
+        packed = (math.prod(self.shape) * self.bits + 7) // 8
         numbers = self.scale.size * (1 if self.minimum is None else 2)
         return dimensions + (1 << self.bits) + packed + numbers * (2 if self.half_scales else 4)
 
     def decode(self, dtype: DTypeLike = np.float32) -> NDArray[np.floating]:
         """The weights [rows, columns]; a `dtype` other than float32 is converted to piece by piece."""
-        rows, columns = self.codes.shape
+        rows, columns = self.shape
         weights = np.empty((rows, columns), dtype)
         step = max(1, ROWS_AT_ONCE_ELEMENTS // columns)
         for start in range(0, rows, step):

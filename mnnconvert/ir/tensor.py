@@ -230,11 +230,14 @@ def _forget(array: np.ndarray) -> None:
 
 
 def release(tensor: Tensor) -> None:
-    """Let go of the memory of a tensor whose data were copied elsewhere, if they lie in a mapped file."""
+    """Let go of the memory of a tensor whose data were copied elsewhere, if they are in a file from which they can be
+    read again."""
     if isinstance(tensor, ReshapedTensor | TransposedMatrix):
         return release(tensor.source)
     if isinstance(tensor, HalfTensor):
         return release(tensor.stored)
+    if isinstance(tensor, CodedTensor):
+        tensor.coded.let_go()
     if isinstance(tensor, ArrayTensor):
         release_array(tensor.array)
     return None

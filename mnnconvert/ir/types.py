@@ -57,7 +57,8 @@ class Spec:
 class Steps:
     """How a value is stored in 8 (or 16) bits where its readers and its writer compute in them.
 
-    code = clamp(round(x / scale) + zero, low, high), x = (code - zero) * scale; halves are rounded away from zero.
+    code = clamp(round(x * (1 / scale) + zero), low, high) and x = (code - zero) * scale, in float32; halves are rounded
+    away from zero.
     """
 
     scale: float
@@ -65,6 +66,15 @@ class Steps:
     low: int = -128
     high: int = 127
     dtype: np.dtype = I8
+
+    def encode(self, x: np.ndarray | np.floating) -> np.ndarray:
+        """The codes of float32 numbers."""
+        y = x * (F32.type(1) / F32.type(self.scale)) + F32.type(self.zero)
+        return np.clip(np.trunc(y + np.copysign(F32.type(0.5), y)), self.low, self.high).astype(self.dtype)
+
+    def decode(self, codes: np.ndarray) -> np.ndarray:
+        """What codes stand for, in float32."""
+        return (codes.astype(F32) - F32.type(self.zero)) * F32.type(self.scale)
 
 
 def size_content(sizes: Sequence[Dim], scalar: bool = False) -> np.ndarray:

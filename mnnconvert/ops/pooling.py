@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.ir.types import I32, Dim, Spec, add, ceildiv, floordiv
+from mnnconvert.ir.types import I8, I32, Dim, Spec, add, ceildiv, floordiv
 from mnnconvert.ops.base import Emission, Fields, Form, Op, register
 from mnnconvert.ops.convolution import Pads, Pair, parse_pads
-from mnnconvert.ops.samples import grid
+from mnnconvert.ops.samples import Operand, grid, integers
 from mnnconvert.ops.windows import Ints, covered, fold_windows, pad_spatial, same_pads
 
 KINDS = ("MAXPOOL", "AVEPOOL")
@@ -31,9 +31,20 @@ def pooled(x: np.ndarray, kind: str, kernel: Ints, strides: Ints, begin: Ints, o
     if kind == "MAXPOOL":
         lowest = float(np.finfo(np.float32).min) if x.dtype.kind == "f" else np.iinfo(x.dtype).min
         return fold_windows(np.maximum, pad_spatial(x, begin, end, lowest), kernel, strides, out)
+    if x.dtype == I8:
+        return _mean_of_codes(x, kernel, strides, begin, out)
     total = fold_windows(np.add, pad_spatial(x, begin, end), kernel, strides, out)
     total /= covered(sizes, kernel, strides, begin, out, margin)
     return total
+
+
+def _mean_of_codes(x: np.ndarray, kernel: Ints, strides: Ints, begin: Ints, out: Ints) -> np.ndarray:
+    """((sum of code + 128) * floor(2^24 / count) >> 24) - 128 over the elements of the image: as MNN 3.6.1 divides."""
+    sizes = x.shape[2:]
+    end = [(o - 1) * s + k - b - size for o, s, k, b, size in zip(out, strides, kernel, begin, sizes, strict=True)]
+    total = fold_windows(np.add, pad_spatial(x.astype(np.int64) + 128, begin, end), kernel, strides, out)
+    count = covered(sizes, kernel, strides, begin, out, (0,) * len(sizes)).astype(np.int64)
+    return ((total * ((1 << 24) // count) >> 24) - 128).astype(I8)
 
 
 def positions(x: np.ndarray, kernel: Pair, strides: Pair, begin: Pair, out: Pair) -> np.ndarray:
@@ -57,6 +68,10 @@ def positions(x: np.ndarray, kernel: Pair, strides: Pair, begin: Pair, out: Pair
     return found
 
 
+def _codes(low: int, high: int) -> Operand:
+    return integers(2, 3, 7, 6, low=low, high=high, dtype="int8")
+
+
 @register()
 class Pooling(Op):
     """Maximum or mean over windows of x [N,C,H,W]; the maximum ignores padding.
@@ -65,6 +80,7 @@ class Pooling(Op):
     last window then starts in the padding. SAME: out = ceil(in/s), the smaller half of the pads first. The window is
     first limited to the padded size. `whole` pools the whole plane. A mean with `count` EXCLUDE_PADDING divides by the
     real elements of the window; INCLUDE_PADDING also counts those within the top (left) pad on either side.
+    A mean of int8 codes divides by the real elements alone, rounds towards -infinity, and may be one less than that.
     With `indices` there is a second result, int32: the position of the maximum in its plane, row * W + column.
     """
 
@@ -174,7 +190,10 @@ class Pooling(Op):
         + grid(x=[(2, 2, 7, 6)], function=list(KINDS), kernel=[(3, 2)], strides=[(2, 1)], pad_mode=["SAME"])
         + grid(x=[(2, 2, 7, 6)], function=list(KINDS), whole=[True])
         + grid(x=[(1, 2, 3, 6)], function=["MAXPOOL"], kernel=[(5, 2)], strides=[(2, 2)])
-    )
+        + grid(x=[_codes(0, 128)], function=["MAXPOOL"], kernel=[(3, 2)], strides=[(2, 1)], pads=[(1, 0, 1, 0)])
+        + grid(x=[_codes(-128, 128)], function=["AVEPOOL"], kernel=[(3, 3), (2, 2)], strides=[(2, 1)], pads=[(1,) * 4])
+        + grid(x=[_codes(-128, 128)], function=["AVEPOOL"], whole=[True])
+    )  # MNN 3.6.1 takes the wrong maximum where codes have both signs
 
 
 @register()

@@ -24,7 +24,8 @@ def _numbers(fields: Fields, name: str, default: Numbers) -> Numbers:
     return default if found is None or not len(found) else tuple(float(v) for v in found)
 
 
-def _round_away(x: Any) -> Any:
+def round_away(x: Any) -> Any:
+    """The nearest whole number, halves away from zero: x +- 0.5 in float32, truncated."""
     return np.trunc(x + np.copysign(np.float32(0.5), x))
 
 
@@ -50,7 +51,7 @@ class _Scaled(Op):
 
 @register()
 class FloatToInt8(_Scaled):
-    """clamp(round(x * scale) + zero, low, high) as int8; halves away from zero. `scale` is the reciprocal step."""
+    """clamp(round(x * scale + zero), low, high) as int8; halves away from zero. `scale` is the reciprocal step."""
 
     scale: Numbers = (1.0,)
     zero: Numbers = (0.0,)
@@ -64,8 +65,8 @@ class FloatToInt8(_Scaled):
         return Spec(I8, x.shape)
 
     def ref(self, x: np.ndarray) -> np.ndarray:
-        y = _round_away(x * _along_channels(self.scale, x.ndim)) + _along_channels(self.zero, x.ndim)
-        return np.clip(y, self.low, self.high).astype(I8)
+        y = x * _along_channels(self.scale, x.ndim) + _along_channels(self.zero, x.ndim)
+        return np.clip(round_away(y), self.low, self.high).astype(I8)
 
     samples = grid(x=[(2, 3, 4, 4)], scale=[(20.0,)], zero=[(0.0,), (3.0,)]) + grid(
         x=[(2, 3, 4, 4)], scale=[(10.0, 20.0, 30.0)], zero=[(0.0, 1.0, -2.0)]
@@ -107,8 +108,8 @@ class DynamicQuant(Op):
     def ref(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         low, high = np.float32(x.min(initial=np.inf)), np.float32(x.max(initial=-np.inf))
         scale = (high - low) / np.float32(255) if high > low else np.float32(1)
-        zero = _round_away(-low / scale) - 128
-        codes = np.clip(_round_away(x / scale) + zero, -128, 127).astype(I8)
+        zero = round_away(-low / scale) - 128
+        codes = np.clip(round_away(x / scale) + zero, -128, 127).astype(I8)
         return codes, np.array([scale], F32), np.array([zero], F32)
 
     samples = grid(x=[(2, 3, 4), (7,)])

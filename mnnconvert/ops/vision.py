@@ -122,7 +122,7 @@ class GridSample(Op):
         index: list[Any] = []
         for place, size in zip(at, x.shape[2:], strict=True):
             inside &= (place >= 0) & (place < size)
-            index.append(np.clip(place, 0, size - 1).astype(np.intp))
+            index.append(np.clip(np.nan_to_num(place), 0, size - 1).astype(np.intp))  # NaN: any pixel
         batch = np.arange(x.shape[0]).reshape(-1, *(1,) * (at[0].ndim - 1))
         found = np.moveaxis(x[(batch, slice(None), *index)], -1, 1)
         return np.where(inside[:, None], found, np.float32(0)) if self.padding == "ZEROS" else found

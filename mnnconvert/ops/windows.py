@@ -71,14 +71,14 @@ def windows(x: np.ndarray, kernel: Ints, strides: Ints, dilations: Ints, out: In
 
 
 def correlate(x: np.ndarray, w: np.ndarray, strides: Ints, dilations: Ints, group: int) -> np.ndarray:
-    """Cross-correlation of a padded image with w [O, C/group, kernel...], without bias."""
+    """Cross-correlation of a padded image with w [O, C/group, kernel...], without bias, in their element type."""
     kernel = w.shape[2:]
     out = tuple(
         (size - (k - 1) * d - 1) // s + 1 for size, k, d, s in zip(x.shape[2:], kernel, dilations, strides, strict=True)
     )
     if w.shape[1] == 1 and group == w.shape[0]:
         return _depthwise(x, w, strides, dilations, out)
-    y = np.empty((x.shape[0], w.shape[0], *out), np.float32)
+    y = np.empty((x.shape[0], w.shape[0], *out), np.result_type(x, w))
     matrix = w.reshape(group, w.shape[0] // group, -1)
     if group == 1 and x.shape[2:] == kernel:  # one pixel each: the batch is the matrix
         return np.matmul(x.reshape(x.shape[0], matrix.shape[2]), matrix[0].T).reshape(y.shape)
@@ -103,7 +103,7 @@ def correlate(x: np.ndarray, w: np.ndarray, strides: Ints, dilations: Ints, grou
 
 def _depthwise(x: Any, w: Any, strides: Ints, dilations: Ints, out: Ints) -> np.ndarray:
     """One tap of the kernel at a time, on a few channels at a time: no window is ever copied."""
-    y = np.zeros((x.shape[0], w.shape[0], *out), np.float32)
+    y = np.zeros((x.shape[0], w.shape[0], *out), np.result_type(x, w))
     ones = (1,) * len(out)
     step = max(1, PLANES // max(1, math.prod(out)))
     taps = list(_taps(w.shape[2:], strides, dilations, out))

@@ -99,6 +99,7 @@ class _Placement:
             other = C4 if layout == NCHW else NCHW
             with self.builder.at(value.name, *(value.producer.origin if value.producer else (value.name,))):
                 made = self.builder.add(ConvertTensor(other, layout), value, name=f"{value.name}/{SUFFIX[layout]}")
+            made.steps = value.steps
             self.converted[key] = made
             self.converted[made, other] = value
             if layout == C4:

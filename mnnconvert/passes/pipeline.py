@@ -66,7 +66,9 @@ PHASES = (
     Phase("export", "Write what the target runtime computes wrong in another form.", (
         Entry("legalize:Legalize", level=0),
     )),
-    Phase("layout", "Decide which values are stored in channel blocks.", (Entry("layout:PlaceLayout", level=0),)),
+    Phase("layout", "Decide which values are stored in channel blocks.", (
+        Entry("layout:PlaceLayout", level=0), Entry("settle_steps:SettleSteps", level=0),
+    )),
     Phase("names", "Let every output leave under its name.", (Entry("names:NameOutputs", level=0),)),
 )  # fmt: skip
 

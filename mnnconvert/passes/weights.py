@@ -23,7 +23,7 @@ def keeps_codes(tensor: Tensor, factor: np.ndarray) -> bool:
     """Whether a factor changes only the scales of a tensor: it is not coded, or has one number per row of codes."""
     if not isinstance(tensor, CodedTensor) or factor.size == 1:
         return True
-    return bool(factor.size == len(tensor.coded.codes) == factor.shape[0])
+    return bool(factor.size == tensor.coded.shape[0] == factor.shape[0])
 
 
 def _with_scales(coded: CodedWeights, factor: np.ndarray) -> CodedWeights:

@@ -63,7 +63,7 @@ def _take_over(graph: Graph, builder: Builder, node: Node, rows: Value) -> None:
 
 def _stored(b: Builder, coded: CodedWeights, name: str) -> Iterator[Value]:
     """The constants: codes [rows, columns] or packed [rows, blocks, block/2], then scale and minimum of each block."""
-    rows = len(coded.codes)
+    rows = coded.shape[0]
     codes = (coded.codes.astype(np.int16) - coded.lowest).astype(np.uint8)
     if packs(coded):
         halves = codes.reshape(rows, coded.blocks, 2, -1)
@@ -98,4 +98,4 @@ def _decoded(b: Builder, coded: CodedWeights, constants: tuple[Value, ...], indi
     if coded.blocks == 1:
         return rows
     assert indices.rank is not None
-    return b.add(Reshape((0,) * indices.rank + (int(coded.codes.shape[1]),)), rows)
+    return b.add(Reshape((0,) * indices.rank + (coded.shape[1],)), rows)

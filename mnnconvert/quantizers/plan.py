@@ -245,7 +245,7 @@ def _layer(node: Node, recipe: Recipe) -> LayerPlan:
     tensor = _stored(node)
     if isinstance(tensor, CodedTensor):
         layer.precision, layer.method = f"{tensor.coded.bits} bit", "as in the source"
-        layer.rows, layer.columns = tensor.coded.codes.shape
+        layer.rows, layer.columns = tensor.coded.shape
         layer.block = tensor.coded.block if tensor.coded.blocks > 1 else 0
         layer.bytes_after = tensor.nbytes
     elif isinstance(tensor, HalfTensor):
@@ -277,7 +277,7 @@ def _reason(layer: LayerPlan, tensor: Tensor | None, rule: int | None, recipe: R
 def _stored(node: Node) -> Tensor | None:
     """The weight as the file will hold it: codes whose scales are not per output channel become floats."""
     tensor = node.inputs[1].tensor
-    if isinstance(tensor, CodedTensor) and (not _is_convolution(node) or len(tensor.coded.codes) != _rows(node)):
+    if isinstance(tensor, CodedTensor) and (not _is_convolution(node) or tensor.coded.shape[0] != _rows(node)):
         return None
     return tensor
 

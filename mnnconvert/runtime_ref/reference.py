@@ -10,6 +10,7 @@ import numpy as np
 
 from mnnconvert.errors import ConversionError, MnnConvertError
 from mnnconvert.ir import Graph, Node, Value
+from mnnconvert.runtime_ref.cache import Caches
 
 Arrays = dict[Value, np.ndarray]
 Recorder = Callable[[Sequence[Node], str, float, int], None]
@@ -19,15 +20,20 @@ Run = Callable[[Graph, Arrays, Iterable[Value]], Arrays]
 
 
 class Definitions:
-    """Computes single ops by their numpy definition; the graphs that ops of control flow run go through `run`."""
+    """Computes single ops by their numpy definition; the graphs that ops of control flow run go through `run`.
 
-    def __init__(self, graph: Graph, run: Run):
+    With `caches` attention sees the keys of earlier runs.
+    """
+
+    def __init__(self, graph: Graph, run: Run, caches: Caches | None = None):
+        self._caches = caches
         self.graphs = {name: inner for g in graph.graphs() for name, inner in g.subgraphs.items()}
         self._run = run
 
     def compute(self, node: Node, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The results of a node; `run-failed` with its name where numpy cannot compute it."""
         try:
+            operands = self._with_kept(node, operands)
             with np.errstate(all="ignore"):
                 result = node.op.ref(*operands, call=self._call) if node.op.subgraphs() else node.op.ref(*operands)
         except MnnConvertError:
@@ -38,6 +44,14 @@ class Definitions:
                 "run-failed", f"{node.op.kind} failed: {error}", node=node.name, operands=shapes
             ) from error
         return [np.asarray(r) for r in (result if isinstance(result, tuple) else (result,))]
+
+    def _with_kept(self, node: Node, operands: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """The operands, with the keys and values of earlier runs where the node keeps them."""
+        cache = self._caches.of(node) if self._caches is not None else None
+        if cache is None:
+            return operands
+        q, k, v, *rest = operands
+        return [q, *cache.append(k, v), *rest]
 
     def _call(self, name: str, operands: list[np.ndarray]) -> list[np.ndarray]:
         inner = self.graphs[name]
@@ -52,8 +66,8 @@ class ReferenceExecutor:
     Constants are loaded, and decoded, when an op first reads them, and kept for the next run.
     """
 
-    def __init__(self, graph: Graph):
-        self._definitions = Definitions(graph, self.run)
+    def __init__(self, graph: Graph, caches: Caches | None = None):
+        self._definitions = Definitions(graph, self.run, caches)
         self._constants: dict[int, np.ndarray] = {}  # by identity of the tensor, which values may share
 
     def run(self, graph: Graph, feeds: Arrays, wanted: Iterable[Value], record: Recorder | None = None) -> Arrays:

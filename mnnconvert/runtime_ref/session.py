@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +17,8 @@ from mnnconvert.errors import ConversionError, Diagnostic, UsageError
 from mnnconvert.ir import F32, I8, U8, Graph, Node, Shape, Value
 from mnnconvert.ir.types import format_shape
 from mnnconvert.ops.layout import Opaque
+from mnnconvert.runtime_ref.cache import Caches
+from mnnconvert.runtime_ref.codes import with_codes
 from mnnconvert.runtime_ref.reference import Recorder, ReferenceExecutor
 from mnnconvert.schema.reader import read_model
 
@@ -61,19 +64,34 @@ class Session:
     `backend` "cpu" runs compiled kernels on `threads` threads (0: as many as the process may use), or numpy where none
     were built; `Session.backend` tells. "reference" runs the numpy definitions. With `precision` "fast", products with
     coded weights round their other operand to 8 bits; "exact" computes them in float32.
+    Ops between values with steps compute on 8-bit codes (`codes.py`); such a value is returned as the codes say.
     Sizes may differ from run to run wherever the model leaves them open. Feeds of another float or integer type are
     converted when nothing is lost. A session may be used from several threads; its runs follow one another.
+
+    With `kv_cache` the ops that can (`Attention` with its attribute `kv_cache`) keep their keys and values: each run
+    goes on where the last one ended, as when a text is written word by word, until `reset()`. A run that fails, or that
+    only measures, leaves them as they were. Without, each run begins afresh.
     """
 
-    def __init__(self, graph: Graph, backend: str = "cpu", threads: int = 0, precision: str = "exact"):
-        self.graph = graph
-        self.inputs = [TensorInfo(v.name, self._declared(v.name, v), v.shape) for v in graph.inputs]
-        self.outputs = [TensorInfo(name, self._declared(name, v), v.shape) for name, v in graph.outputs]
-        self._values = {v.name: v for v in graph.values()}
+    def __init__(
+        self,
+        graph: Graph,
+        backend: str = "cpu",
+        threads: int = 0,
+        precision: str = "exact",
+        kv_cache: bool = False,
+    ):
         _refuse_opaque(graph)
         _refuse_unmade(graph)
+        coded = with_codes(graph)
+        self.graph = graph = coded.graph
+        self.inputs = [TensorInfo(v.name, self._declared(v.name, v), v.shape) for v in graph.inputs]
+        self.outputs = [TensorInfo(name, self._declared(name, v), v.shape) for name, v in graph.outputs]
+        self._values = {v.name: v for v in graph.values()} | {name: code for name, (code, _) in coded.codes.items()}
+        self._steps = dict(coded.codes.values())
         self._lock = threading.RLock()
-        self._executor, self.backend = _executor(graph, backend, threads, precision)
+        self._caches = Caches() if kv_cache else None
+        self._executor, self.backend = _executor(graph, backend, threads, precision, self._caches)
 
     def _declared(self, name: str, value: Value) -> np.dtype:
         return np.dtype(self.graph.source_types.get(name, str(value.dtype)))
@@ -81,9 +99,10 @@ class Session:
     def run(self, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None) -> Arrays:
         """The named outputs (all by default); any intermediate value may be named. Raises `bad-input`, `run-failed`."""
         wanted = self._wanted(outputs)
-        with self._lock:
+        with self._lock, self._kept() as done:
             arrays = self._executor.run(self.graph, self._check(feeds), {v for _, v in wanted})
-        return {name: self._restore(name, arrays[value]) for name, value in wanted}
+            done.set()
+        return {name: self._restore(name, value, arrays[value]) for name, value in wanted}
 
     def profile(self, feeds: Mapping[str, Any]) -> list[OpTime]:
         """Time and result bytes of every op, in order of execution."""
@@ -93,9 +112,25 @@ class Session:
             first, *along = nodes
             times.append(OpTime(first.name, first.op.kind, seconds, nbytes, kernel, tuple(n.name for n in along)))
 
-        with self._lock:
+        with self._lock, self._kept():
             self._executor.run(self.graph, self._check(feeds), self.graph.output_values, record)
         return times
+
+    def reset(self) -> None:
+        """Forget the keys and values of earlier runs; without `kv_cache` there are none."""
+        if self._caches is not None:
+            with self._lock:
+                self._caches.cut({})
+
+    @contextmanager
+    def _kept(self) -> Iterator[threading.Event]:
+        """What attentions add to their caches inside stays only if the event is set."""
+        before, done = self._caches.lengths() if self._caches else {}, threading.Event()
+        try:
+            yield done
+        finally:
+            if self._caches is not None and not done.is_set():
+                self._caches.cut(before)
 
     def _wanted(self, outputs: Sequence[str] | None) -> list[tuple[str, Value]]:
         if outputs is None:
@@ -117,18 +152,22 @@ class Session:
         symbols: dict[str, int] = {}
         return {v: _convert(np.asarray(feeds[v.name]), v, symbols) for v in self.graph.inputs}
 
-    def _restore(self, name: str, array: np.ndarray) -> np.ndarray:
-        """The output as the source declares it: a bool is a bool again."""
+    def _restore(self, name: str, value: Value, array: np.ndarray) -> np.ndarray:
+        """The output as the source declares it: a bool is a bool again, and a code what it stands for."""
+        if value in self._steps:
+            return self._steps[value].decode(array)
         declared = self.graph.source_types.get(name)
         return array != 0 if declared == "bool" else np.asarray(array)
 
 
-def load(path: str | Path, backend: str = "cpu", threads: int = 0, precision: str = "exact") -> Session:
+def load(
+    path: str | Path, backend: str = "cpu", threads: int = 0, precision: str = "exact", kv_cache: bool = False
+) -> Session:
     """A session for a `.mnn` file; see `Session`."""
-    return Session(read_model(Path(path)), backend, threads, precision)
+    return Session(read_model(Path(path)), backend, threads, precision, kv_cache)
 
 
-def _executor(graph: Graph, backend: str, threads: int, precision: str) -> tuple[Executor, str]:
+def _executor(graph: Graph, backend: str, threads: int, precision: str, caches: Caches | None) -> tuple[Executor, str]:
     if backend not in ("cpu", "reference"):
         raise UsageError.of("unsupported-backend", f"there is no backend '{backend}'", hint="cpu or reference")
     if precision not in ("exact", "fast"):
@@ -140,8 +179,8 @@ def _executor(graph: Graph, backend: str, threads: int, precision: str) -> tuple
         if kernels is not None:
             from mnnconvert.runtime_ref.cpu.executor import CpuExecutor
 
-            return CpuExecutor(graph, kernels, threads or usable_cores(), precision == "exact"), "cpu"
-    return ReferenceExecutor(graph), "reference"
+            return CpuExecutor(graph, kernels, threads or usable_cores(), precision == "exact", caches), "cpu"
+    return ReferenceExecutor(graph, caches), "reference"
 
 
 def usable_cores() -> int:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir.coded import CodedWeights
+from mnnconvert.ir.tensor import release_array
 
 Bytes = NDArray[np.uint8]
 Codes = NDArray[np.int8]
@@ -65,7 +66,7 @@ def encode(coded: CodedWeights) -> IDSTFields:
         np.array([(1 << coded.bits) & 0xFF], np.uint8),
         np.arange(coded.lowest, -coded.lowest).astype(np.int8).view(np.uint8),
     ])  # fmt: skip
-    buffer = np.empty(len(header) + (coded.codes.size * coded.bits + 7) // 8, np.uint8)
+    buffer = np.empty(len(header) + (math.prod(coded.shape) * coded.bits + 7) // 8, np.uint8)
     buffer[: len(header)] = header
     pack(coded.codes, coded.bits, buffer[len(header) :])
     symmetric = coded.minimum is None
@@ -170,21 +171,38 @@ def decode(fields: IDSTFields, rows: int, columns: int) -> CodedWeights | Floats
     if fields.type not in (DENSE, SPARSE, RAW_INT8):
         _bad(f"coding type {fields.type} is not known")
     scale, minimum, lowest = _grid(fields, rows, columns)
+    half = _has_half(fields) and fields.quantScale in (0, 1)
     reader = _Reader(fields.buffer, fields.shapeInt32)
+    if fields.type == DENSE:
+        return _decode_dense(fields, (rows, columns), scale, minimum, lowest, half)
     if fields.type == RAW_INT8:
         values, codebook = reader.take(rows * columns).view(np.int8), np.arange(-128, 128, dtype=np.int8)
-    elif fields.type == DENSE:
-        values, codebook = _read_dense(reader, rows * columns)
     else:
         values, codebook = _read_sparse(reader, rows * columns, scale, minimum, lowest)
-    return _assemble(
-        values.reshape(rows, columns),
-        codebook,
-        scale,
-        minimum,
-        lowest,
-        half=_has_half(fields) and fields.quantScale in (0, 1),
-    )
+    return _assemble(values.reshape(rows, columns), codebook, scale, minimum, lowest, half)
+
+
+def _decode_dense(
+    fields: IDSTFields, shape: tuple[int, int], scale: Floats, minimum: Floats | None, lowest: int, half: bool
+) -> CodedWeights | Floats:
+    """Codes are read when they are asked for, and may be let go then; before, only what can be wrong with them is."""
+
+    def read(codes: bool = True) -> tuple[Codes, Codes]:
+        reader = _Reader(fields.buffer, fields.shapeInt32)
+        reader.dimensions(math.prod(shape))
+        codebook = reader.codebook()
+        packed, bits = reader.indices(codebook, math.prod(shape))
+        if not codes and len(codebook) == 1 << bits and _is_even(codebook):
+            return np.broadcast_to(codebook[:1], shape), codebook  # any index is right: a stand-in of no size
+        values = _looked_up(codebook, packed, bits, math.prod(shape)).reshape(shape)
+        release_array(fields.buffer)  # they are in memory now
+        return values, codebook
+
+    coded = _assemble(*read(codes=False), scale, minimum, lowest, half)
+    if isinstance(coded, CodedWeights):
+        coded.reread_by(lambda: read()[0])
+        coded.let_go()
+    return coded
 
 
 def element_count(fields: IDSTFields) -> int:
@@ -231,19 +249,31 @@ class _Reader:
     def codebook(self) -> Codes:
         return self.take(int(self.take(1)[0]) or 256).view(np.int8)
 
-    def indices(self, codebook: Codes, count: int) -> Codes:
-        """`count` codes by their index in the codebook; the index width follows from the codebook's length."""
+    def indices(self, codebook: Codes, count: int) -> tuple[Bytes, int]:
+        """`count` packed indices into the codebook, and their width, which follows from the codebook's length."""
         bits = (len(codebook) - 1).bit_length()
-        index = unpack(self.take((count * bits + 7) // 8), bits, count)
-        if count and index.max() >= len(codebook):
-            _bad(f"code index {index.max()} in a codebook of {len(codebook)}")
-        return codebook[index]
+        return self.take((count * bits + 7) // 8), bits
 
 
-def _read_dense(reader: _Reader, count: int) -> tuple[Codes, Codes]:
-    reader.dimensions(count)
-    codebook = reader.codebook()
-    return reader.indices(codebook, count), codebook
+def _looked_up(codebook: Codes, packed: Bytes, bits: int, count: int) -> Codes:
+    """`count` codes by their packed indices in a codebook."""
+    if bits in (1, 2, 4, 8) and len(codebook) == 1 << bits:  # all codes of a byte at once
+        shifts = np.arange(8 - bits, -1, -bits)
+        codes = codebook[np.arange(256)[:, None] >> shifts & (1 << bits) - 1]
+        return _taken(codes.view(f"u{len(shifts)}").reshape(-1), packed).view(np.int8)[:count]
+    index = unpack(packed, bits, count)
+    if count and index.max() >= len(codebook):
+        _bad(f"code index {index.max()} in a codebook of {len(codebook)}")
+    return _taken(codebook, index)
+
+
+def _taken(table: NDArray[T], index: Bytes) -> NDArray[T]:
+    """table[index], in pieces that stay in the cache."""
+    result = np.empty(index.size, table.dtype)
+    for start in range(0, index.size, CHUNK):
+        part = slice(start, start + CHUNK)
+        np.take(table, index[part], out=result[part], mode="clip")  # indices fit; looking is what takes time
+    return result
 
 
 def _read_sparse(
@@ -264,7 +294,7 @@ def _read_sparse(
     if minimum is not None and scale.size == runs:
         background = _background(scale, minimum, lowest).ravel()
         codes.reshape(runs, -1)[:] = background[:, None]
-    codes[positions] = reader.indices(codebook, stored)
+    codes[positions] = _looked_up(codebook, *reader.indices(codebook, stored), stored)
     return codes, np.union1d(codebook, background)
 
 
@@ -323,7 +353,12 @@ def _assemble(
     if minimum is not None and shift:
         minimum, half = minimum + shift * scale, False
     coded = CodedWeights(values, scale, minimum, bits, half)
-    return coded if len(np.unique(codebook)) == greatest - least + 1 else coded.decode()
+    return coded if _is_even(codebook) else coded.decode()
+
+
+def _is_even(codebook: Codes) -> bool:
+    """Whether a codebook has no gaps."""
+    return len(np.unique(codebook)) == int(codebook.max()) - int(codebook.min()) + 1
 
 
 def _decode_half(fields: IDSTFields, rows: int, columns: int) -> Floats:

@@ -22,21 +22,20 @@ from mnnconvert.ir import (
     HalfTensor,
     Node,
     Spec,
-    Steps,
     Value,
 )
 from mnnconvert.ir.tensor import release_array
 from mnnconvert.ir.types import Shape
 from mnnconvert.ops.base import READERS, Op
 from mnnconvert.ops.layout import Opaque
+from mnnconvert.ops.steps import spread_steps
 from mnnconvert.schema import codec, flatbuffer, tables
 from mnnconvert.schema.base import Table
 from mnnconvert.schema.forms import Fields
 from mnnconvert.schema.shapes import infer_shapes
+from mnnconvert.schema.steps import read_value
 from mnnconvert.schema.weights import DATA_TYPES, WeightSource, in_memory
-from mnnconvert.schema.writer import META_KEY, STEP_TYPES, map_file
-
-_STEP_TYPES = {number: dtype for dtype, number in STEP_TYPES.items()}
+from mnnconvert.schema.writer import META_KEY, map_file
 
 
 def read_net(path: Path) -> tables.Net:
@@ -74,6 +73,8 @@ def graph_of(net: tables.Net, weights: WeightSource) -> Graph:
     for sub in net.subgraphs or []:
         graph.subgraphs[sub.name or ""] = _subgraph(sub, weights)
     infer_shapes(graph, graph.subgraphs)
+    for each in graph.graphs():
+        spread_steps(each)
     return graph
 
 
@@ -149,17 +150,7 @@ class _Scope:
     def read_steps(self, described: Sequence[tables.TensorDescribe]) -> None:
         """The steps of tensors that an integer engine holds in codes; other descriptions say nothing new."""
         for entry in described:
-            info = entry.quantInfo
-            dtype = None if info is None else _STEP_TYPES.get(info.type)
-            if info is None or dtype is None:
-                continue
-            value = self.value(entry.index)
-            numbers = (info.scale, info.zero, info.min, info.max)
-            if not (np.isfinite(numbers).all() and info.scale > 0 and info.min < info.max):
-                raise ConversionError.of(
-                    "bad-mnn-file", f"the steps of the tensor '{value.name}' make no sense: {numbers}"
-                )
-            value.steps = Steps(info.scale, info.zero, int(info.min), int(info.max), dtype)
+            read_value(self.value(entry.index), entry.quantInfo)
 
     def _input(self, op: tables.Op, outputs: list[Value]) -> None:
         main = op.main
@@ -219,7 +210,7 @@ class _Scope:
         for key, shape in zip(made.embedded, shapes, strict=True):
             sizes = tuple(int(d) for d in shape if isinstance(d, int))
             tensor = self._stored(found.get(key), sizes, f"{name}.{key}", rows)
-            stored.append(Value(f"{name}.{key}", Spec(F32, sizes), tensor))
+            stored.append(Value(f"{name}.{key}", Spec(tensor.dtype, sizes), tensor))
         return [inputs[0], *stored, *inputs[1:]]
 
     def _stored(self, data: Any, shape: tuple[int, ...], name: str, rows: int) -> Any:
@@ -293,6 +284,6 @@ def _coded_tensor(fields: codec.IDSTFields, shape: tuple[int, ...], rows: int) -
         return HalfTensor(ArrayTensor(fields.buffer.view(np.float16).reshape(shape)))
     decoded = codec.decode(fields, rows, int(np.prod(shape, dtype=np.int64)) // max(rows, 1))
     if isinstance(decoded, CodedWeights):
-        release_array(fields.buffer)  # the codes are in memory now
+        release_array(fields.buffer)
         return CodedTensor(decoded, shape)
     return ArrayTensor(np.asarray(decoded, np.float32).reshape(shape))

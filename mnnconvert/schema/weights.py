@@ -108,11 +108,12 @@ class WeightStore:
         first = tensors[0]
         if isinstance(table, tables.Convolution2D) and _has_coding(first, table):
             self._embed_coded(table, self._coding(first), tensors[1])  # type: ignore[arg-type]
-        elif self.external is not None and hasattr(table, "external") and not isinstance(table, tables.Convolution3D):
-            table.external = self.external.place(*(self.vector(t) for t in tensors))
+        elif self.external is not None and _takes_external(table, names):
+            table.external = self.external.place(*(self.vector(t) for t in tensors))  # type: ignore[attr-defined]
         else:
             for name, tensor in zip(names, tensors, strict=True):
-                setattr(table, name, self.vector(tensor))
+                inner, field_name = _holder(table, name)
+                setattr(inner, field_name, self.vector(tensor))
 
     def _coding(self, tensor: CodedTensor | HalfTensor) -> _Coding:
         if id(tensor) not in self._codings:
@@ -140,8 +141,22 @@ class WeightStore:
 def _has_coding(tensor: Tensor, table: tables.Convolution2D) -> bool:
     """Whether a table can hold a tensor as it is coded: it takes scales per output channel."""
     if isinstance(tensor, CodedTensor):
-        return table.common is not None and len(tensor.coded.codes) == table.common.outputCount
+        return table.common is not None and tensor.coded.shape[0] == table.common.outputCount
     return isinstance(tensor, HalfTensor)
+
+
+def _takes_external(table: Table, names: Sequence[str]) -> bool:
+    """Whether the runtime looks for the operands of a table in the external file."""
+    nested = any("." in name for name in names)
+    return hasattr(table, "external") and not isinstance(table, tables.Convolution3D) and not nested
+
+
+def _holder(table: Any, name: str) -> tuple[Any, str]:
+    """The table that holds a field, for a dotted name one inside another, and the name of the field there."""
+    *inner, last = name.split(".")
+    for each in inner:
+        table = getattr(table, each)
+    return table, last
 
 
 _NOTHING = np.empty(0, np.uint8)
@@ -220,6 +235,8 @@ class WeightSource:
         """The vectors of operands stored in a table, by field name: an array, a tensor, or the fields of a coding."""
         external = getattr(table, "external", None)
         quan = getattr(table, "quanParameter", None)
+        if any("." in name for name in names):
+            return {name: v for name in names if (v := getattr(*_holder(table, name))) is not None and len(v)}
         if quan is not None:
             return self._coded(table, quan, external)
         if external is not None and len(external) >= len(names):

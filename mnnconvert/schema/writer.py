@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.ir import I8, Graph, Node, Steps, Value
+from mnnconvert.ir import Graph, Node, Value
 from mnnconvert.ir.tensor import fingerprint
 from mnnconvert.ops.control import tell_apart
 from mnnconvert.ops.layout import Opaque
 from mnnconvert.schema import flatbuffer, tables
 from mnnconvert.schema.files import staged
 from mnnconvert.schema.forms import make_table
+from mnnconvert.schema.steps import describe_convolution, describe_value
 from mnnconvert.schema.weights import BLOB_TYPES, ExternalFile, WeightStore
 
 ENGINE_VERSION = "3.6.1"
 INLINE_LIMIT = 2_000_000_000  # bytes; beyond it weights go to the external file by themselves
-STEP_TYPES: dict[np.dtype, int] = {I8: tables.DataType.DT_INT8, np.dtype("int16"): tables.DataType.DT_INT16}
 META_KEY = "mnnconvert"  # metadata entry with what the format has no field for
 
 
@@ -77,12 +77,6 @@ class NetBuilder:
         )
 
 
-def _quant_info(steps: Steps) -> tables.TensorQuantInfo:
-    return tables.TensorQuantInfo(
-        scale=steps.scale, zero=steps.zero, min=steps.low, max=steps.high, type=STEP_TYPES[steps.dtype]
-    )
-
-
 def _all_subgraphs(graph: Graph) -> Iterator[tuple[str, Graph]]:
     """Every graph that is run, inner ones first: the runtime finds only those that it has met."""
     for name, inner in graph.subgraphs.items():
@@ -114,11 +108,8 @@ class _Scope:
 
     def described(self) -> list[tables.TensorDescribe] | None:
         """The steps of the tensors that an integer engine holds in codes."""
-        return [
-            tables.TensorDescribe(index=index, quantInfo=_quant_info(value.steps))
-            for value, index in self.index.items()
-            if value.steps is not None
-        ] or None
+        entries = (describe_value(value, index) for value, index in self.index.items())
+        return [entry for entry in entries if entry is not None] or None
 
     def _input(self, value: Value) -> tables.Op:
         dims = (
@@ -148,6 +139,7 @@ class _Scope:
             main = None if emission.table is None else make_table(emission.table, emission.fields)
             kind, layout_format = tables.OpType[emission.type], emission.layout_format
             inputs = self._embed(node, main)
+            describe_convolution(node, main)
         operands = [self._operand(v) for v in inputs]
         made = tables.Op(type=kind, main=main, name=node.name, outputIndexes=self._indexes(node.outputs))
         made.inputIndexes = np.array(operands, np.int32)

@@ -272,6 +272,26 @@ REFUSED = {
         lambda op, x: op.Pooling(x, kernel=(1, 1), strides=(2, 2), pads=(1, 1, 0, 0)),
         {"x": noise(1, 1, 4, 4)},
     ),
+    "attention of 2 sequences": (
+        lambda op, q, k: op.Attention(q, k, k),
+        {"q": noise(2, 3, 4, 8), "k": noise(2, 3, 2, 8)},
+    ),
+    "attention of 3 queries on 5 keys": (
+        lambda op, q, k: op.Attention(q, k, k),
+        {"q": noise(1, 3, 4, 8), "k": noise(1, 5, 2, 8)},
+    ),
+    "keys of 8 and values of 6 elements": (
+        lambda op, q, k, v: op.Attention(q, k, v),
+        {"q": noise(1, 3, 4, 8), "k": noise(1, 3, 2, 8), "v": noise(1, 3, 2, 6)},
+    ),
+    "differs from head to head": (
+        lambda op, q, k, m: op.Attention(q, k, k, m),
+        {"q": noise(1, 3, 4, 8), "k": noise(1, 3, 2, 8), "m": noise(1, 4, 3, 3)},
+    ),
+    "a mask of 2 columns on 3 keys": (
+        lambda op, q, k, m: op.Attention(q, k, k, m),
+        {"q": noise(1, 3, 4, 8), "k": noise(1, 3, 2, 8), "m": noise(3, 2)},
+    ),
 }
 
 

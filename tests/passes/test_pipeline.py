@@ -48,7 +48,7 @@ def test_the_documentation_has_the_present_table():
 
 def test_levels_and_options_choose():
     names = {level: [p.name for p in planned(level=level)] for level in (0, 1)}
-    assert names[0] == ["legalize", "layout", "name-outputs"]
+    assert names[0] == ["legalize", "layout", "steps", "name-outputs"]
     assert "convert-matmul" in names[1]
     assert "approximate-gelu" not in names[1]
     changed = [p.name for p in planned(options={"convert_matmul_to_conv": False, "use_gelu_approximation": True})]

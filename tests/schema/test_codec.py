@@ -259,3 +259,25 @@ def test_no_random_bytes_cause_anything_but_a_diagnostic():
             decode(fields, 2, 4)
         except ConversionError as error:
             assert error.diagnostics[0].reference == "bad-weight-coding"
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_codes_of_a_file_can_be_let_go(bits):
+    coded = rtn.quantize(np.random.default_rng(bits).standard_normal((5, 66)).astype(F), bits, 33)
+    back = decode(encode(coded), 5, 66)
+    for _ in range(2):
+        assert "codes" not in vars(back) and (back.shape, back.block, back.nbytes_encoded) == (
+            (5, 66), 33, coded.nbytes_encoded
+        )  # fmt: skip
+        assert (back.codes == coded.codes).all() and back.codes is back.codes
+        back.let_go()
+    part = dataclasses.replace(back, codes=back.codes[:2], scale=back.scale[:2], minimum=back.minimum[:2])
+    part.let_go()  # nothing can make these again
+    assert (part.codes == coded.codes[:2]).all() and part.shape == (2, 66)
+
+
+def test_an_index_beyond_a_short_codebook_is_found_at_once():
+    short = "020200040003" + "ff0001"  # three codes, so two bits for each
+    assert decode(dataclasses.replace(GOOD, buffer=data(short + "1860")), 2, 4).codes[0].tolist() == [-1, 0, 1, -1]
+    with pytest.raises(ConversionError, match="code index 3"):
+        decode(dataclasses.replace(GOOD, buffer=data(short + "18e0")), 2, 4)

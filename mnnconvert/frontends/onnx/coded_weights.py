@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from mnnconvert.frontends.onnx.compose import calc
@@ -70,11 +72,11 @@ def with_rows(b: Builder, value: Value, rows: int) -> Value:
     The file wants a scale per output channel, where a transposed convolution has its inputs first.
     """
     tensor = value.tensor
-    if not isinstance(tensor, CodedTensor) or rows < 1 or tensor.coded.codes.size % rows:
+    if not isinstance(tensor, CodedTensor) or rows < 1 or math.prod(tensor.coded.shape) % rows:
         return value
     coded = tensor.coded
     numbers = [v for v in (coded.scale, coded.minimum) if v is not None]
-    if len(coded.codes) == rows or any((v != v.flat[0]).any() for v in numbers):
+    if coded.shape[0] == rows or any((v != v.flat[0]).any() for v in numbers):
         return value
     scale, *minimum = [np.full((rows, 1), v.flat[0], F32) for v in numbers]
     cut = CodedWeights(coded.codes.reshape(rows, -1), scale, minimum[0] if minimum else None, coded.bits)

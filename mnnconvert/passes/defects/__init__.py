@@ -5,7 +5,7 @@ operand where the first is NaN; Softmax of nothing but -inf is 0 instead of NaN;
 the lowest int32 divided by -1 ends the process, as does TopKV2 of no elements.
 """
 
-from mnnconvert.passes.defects import arithmetic, indices, moves, padding, scatter, slices, sorting, windows
+from mnnconvert.passes.defects import arithmetic, attention, indices, moves, padding, scatter, slices, sorting, windows
 from mnnconvert.passes.defects.base import Defect, RefusedError
 
 __all__ = ["DEFECTS", "Defect", "RefusedError"]
@@ -14,6 +14,6 @@ DEFECTS: dict[str, tuple[Defect, ...]] = {
     "none": (),
     "mnn-3.6.1": (
         *arithmetic.DEFECTS, *moves.DEFECTS, *slices.DEFECTS, *padding.DEFECTS, *indices.DEFECTS,
-        *scatter.DEFECTS, *sorting.DEFECTS, *windows.DEFECTS,
+        *scatter.DEFECTS, *sorting.DEFECTS, *windows.DEFECTS, *attention.DEFECTS,
     ),
 }  # fmt: skip

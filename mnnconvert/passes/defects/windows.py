@@ -63,7 +63,7 @@ def _is_depthwise(w: Value, group: int) -> bool:
 
 def _parts(b: Builder, value: Value, axis: int, count: int) -> Sequence[Value]:
     """A value in equal parts; those of a constant are constants."""
-    if isinstance(value.tensor, CodedTensor) and len(value.tensor.coded.codes) % count == 0:
+    if isinstance(value.tensor, CodedTensor) and value.tensor.coded.shape[0] % count == 0:
         return [b.constant(part) for part in _coded_parts(value.tensor, count)]
     if value.tensor is not None:
         return [b.constant(np.ascontiguousarray(p)) for p in np.split(value.tensor.numpy(), count, axis)]
@@ -76,7 +76,7 @@ def _parts(b: Builder, value: Value, axis: int, count: int) -> Sequence[Value]:
 def _coded_parts(tensor: CodedTensor, count: int) -> list[CodedTensor]:
     """Equal parts along the first axis: as many runs of codes for each."""
     coded, shape = tensor.coded, (tensor.shape[0] // count, *tensor.shape[1:])
-    rows = len(coded.codes) // count
+    rows = coded.shape[0] // count
     pieces = [slice(i * rows, (i + 1) * rows) for i in range(count)]
     minima = [None if coded.minimum is None else coded.minimum[p] for p in pieces]
     parts = zip(pieces, minima, strict=True)

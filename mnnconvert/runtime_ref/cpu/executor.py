@@ -11,6 +11,7 @@ import numpy as np
 
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir import Graph, Node, Value
+from mnnconvert.runtime_ref.cache import Caches
 from mnnconvert.runtime_ref.cpu import lowering as _rules  # noqa: F401  (registers them)
 from mnnconvert.runtime_ref.cpu.library import Library, Pool
 from mnnconvert.runtime_ref.cpu.lower import Constants, Lowering
@@ -34,12 +35,13 @@ class _Stage:
 class CpuExecutor:
     """Computes graphs stage by stage: up to a node whose sizes depend on data, that node by its definition, and on."""
 
-    def __init__(self, graph: Graph, library: Library, threads: int, exact: bool = True):
+    def __init__(self, graph: Graph, library: Library, threads: int, exact: bool = True, caches: Caches | None = None):
         self.library = library
         self.pool = Pool(library, threads)
         self.constants = Constants()
         self.exact = exact
-        self._definitions = Definitions(graph, self._run_inner)
+        self.caches = caches
+        self._definitions = Definitions(graph, self._run_inner, caches)
         self._record: Recorder | None = None
         self._stages: OrderedDict[object, _Stage] = OrderedDict()
 
@@ -91,7 +93,9 @@ class CpuExecutor:
         return self._stages[key]
 
     def _made(self, graph: Graph, start: int, shapes: Shapes, wanted: frozenset[Value], contents: Arrays) -> _Stage:
-        lowering = Lowering(self.library, self.pool, self.constants, wanted, self.exact, self._definitions.graphs)
+        lowering = Lowering(
+            self.library, self.pool, self.constants, wanted, self.exact, self._definitions.graphs, self.caches
+        )
         nodes = graph.nodes[start:]
         read = {v for node in nodes for v in node.inputs} | wanted
         for value, shape in shapes.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -202,7 +203,7 @@ def _alone(nbytes: int) -> np.ndarray:
 def aligned(shape: Sequence[int], dtype: Any, kept: bool = True) -> np.ndarray:
     """An uninitialised array that starts at a multiple of 64 bytes; `kept` ones, as weights are, lie side by side."""
     dtype = np.dtype(dtype)
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    nbytes = math.prod(shape) * dtype.itemsize
     return (_slabs.take(nbytes) if kept else _alone(nbytes)).view(dtype).reshape(shape)
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from mnnconvert.errors import ConversionError
 from mnnconvert.ir import F32, Graph, Node, Value
 from mnnconvert.ir.tensor import release
 from mnnconvert.ir.types import Spec, known
@@ -31,10 +32,12 @@ from mnnconvert.ops.control import If, truth
 from mnnconvert.ops.elementwise import Binary, Unary
 from mnnconvert.ops.layout import CHANNEL_FIRST, ConvertTensor, Identity
 from mnnconvert.ops.shape import ExpandDims, Flatten, Reshape, Squeeze, Unsqueeze
+from mnnconvert.runtime_ref.cache import Caches, KvCache
 from mnnconvert.runtime_ref.cpu.library import Kernel, Library, Pool, aligned_copy
+from mnnconvert.runtime_ref.cpu.strided import copy_parameters, phantom
 
 Sizes = tuple[int, ...]
-PLAIN, BLOCKED = "plain", "blocked"
+PLAIN, BLOCKED, LAST = "plain", "blocked", "last"
 FOLD_ELEMENTS = 1 << 12  # shape arithmetic is done while a program is built
 
 VIEWS = (Reshape, Squeeze, Unsqueeze, ExpandDims, Flatten)
@@ -47,11 +50,15 @@ ACTIVATIONS = {"IDENTITY": 0, "CLIP": 1, "SIGMOID": 2, "SILU": 3, "HARDSWISH": 4
 
 @dataclass(eq=False)
 class Buffer:
-    """Memory that tensors lie in: a constant (`array`), fed from outside (`fed`), or a place in the arena."""
+    """Memory that tensors lie in: a constant (`array`), fed from outside (`fed`), of a cache, or a place in the arena.
+
+    `kept` gives memory that outlives runs and may lie elsewhere at the next one.
+    """
 
     nbytes: int
     array: np.ndarray | None = None
     fed: Value | None = None
+    kept: Callable[[], np.ndarray] | None = None
     over: Buffer | None = None  # may take the place of this one
 
 
@@ -60,7 +67,7 @@ class Tensor:
     """A value as kernels see it: its logical shape, element type, layout, and `offset` bytes into a buffer.
 
     Plain is row-major. Blocked is a feature map [N,C,...] stored as [N, ceil(C/lanes), ..., lanes]; lanes beyond C
-    hold finite numbers.
+    hold finite numbers. Last is a map of int8 codes stored as [N, ..., ceil(C/lanes) * lanes].
     """
 
     buffer: Buffer
@@ -121,6 +128,32 @@ class Equal:
     source: Value
 
 
+@dataclass(frozen=True)
+class Growth:
+    """What a program adds to a cache: keys and values [batch, positions, heads, size], under a mask of `columns`.
+
+    The keys of a cache lie in panels of `panel` neighbours.
+    """
+
+    cache: KvCache
+    keys: Sizes
+    values: Sizes
+    columns: int
+    panel: int
+
+    def prepare(self) -> None:
+        """Make room, before a run."""
+        self.cache.reserve(self.keys, self.values, self.panel)
+        total = self.cache.length + self.keys[1]
+        if self.columns > total:
+            what = f"Attention failed: a mask of {self.columns} columns on {total} keys"
+            raise ConversionError.of("run-failed", what, node=self.cache.node.name)
+
+    def finish(self) -> None:
+        """Count what a run has added."""
+        self.cache.length += self.keys[1]
+
+
 Step = Call | Reference
 Rule = Callable[["Lowering", Node], bool]
 RULES: dict[type, Rule] = {}
@@ -135,6 +168,24 @@ def lowers(*ops: type) -> Callable[[Rule], Rule]:
                 raise TypeError(f"{op.__name__} has a lowering rule already")
             RULES[op] = rule
         return rule
+
+    return add
+
+
+Finder = Callable[["Lowering", Node], None]
+FINDERS: dict[type, list[Finder]] = {}
+
+
+def finds(*ops: type) -> Callable[[Finder], Finder]:
+    """Decorator: this function looks at nodes of these op classes for patterns that one kernel computes.
+
+    It runs before anything is lowered, in the order of the nodes, and tells `ctx.plan` what it has found.
+    """
+
+    def add(finder: Finder) -> Finder:
+        for op in ops:
+            FINDERS.setdefault(op, []).append(finder)
+        return finder
 
     return add
 
@@ -181,7 +232,8 @@ class Lowering:
     """Builds the steps for one set of shapes; rules talk to it.
 
     `steps` are in order of execution. `wanted` values are needed after them, and never fused away. `exact` is False
-    where activations may be rounded to integers for speed. `graphs` are those that ops may run.
+    where activations may be rounded to integers for speed. `graphs` are those that ops may run. With `caches`
+    attentions keep keys and values from run to run; `growths` is what a run adds to them.
     """
 
     def __init__(
@@ -192,6 +244,7 @@ class Lowering:
         wanted: Collection[Value],
         exact: bool = True,
         graphs: Mapping[str, Graph] | None = None,
+        caches: Caches | None = None,
     ):
         self.library = library
         self.lanes = library.lanes
@@ -200,11 +253,15 @@ class Lowering:
         self.exact = exact
         self.wanted = set(wanted)
         self.graphs = graphs or {}
+        self.caches = caches
+        self.growths: list[Growth] = []
         self.steps: list[Step] = []
         self.specs: dict[Value, Spec] = {}
         self._tensors: dict[Value, dict[str, Tensor]] = {}
         self._stage: set[Node] = set()
         self._skipped: dict[Node, None] = {}  # in order
+        self._plans: dict[Node, Rule] = {}
+        self._inner: dict[Node, Node] = {}  # node of a plan -> its last one
         self._inlined: list[Graph] = []
         self._current: Node | None = None
 
@@ -238,6 +295,10 @@ class Lowering:
         """A float feature map [N,C,...] in blocked layout."""
         return self._in(value, BLOCKED)
 
+    def read_last(self, value: Value) -> Tensor:
+        """A map of codes [N,C,...] with its channels last."""
+        return self._in(value, LAST)
+
     def packed(self, value: Value, form: object, make: Callable[[], np.ndarray]) -> Tensor:
         """A constant in another form, made by `make()` once per session and kept under (constant, form).
 
@@ -259,14 +320,36 @@ class Lowering:
 
     def literal(self, array: np.ndarray) -> Tensor:
         """A small array that belongs to this program alone: tables of strides, pointers into a chain."""
-        array = aligned_copy(array, kept=False)
+        array = np.ascontiguousarray(array).reshape(array.shape)
         return Tensor(Buffer(array.nbytes, array=array), array.shape, array.dtype)
 
     def only_user(self, value: Value) -> Node | None:
         """The one node that reads a value, once, if nothing else needs it: it may be computed together with it."""
         if value in self.wanted or len(value.users) != 1 or value.tensor is not None:
             return None
-        return value.users[0] if value.users[0] in self._stage else None
+        user = value.users[0]
+        return user if user in self._stage and self._inner.get(user) in (None, self._current) else None
+
+    def is_here(self, node: Node) -> bool:
+        """Whether a node is one of those that are lowered together."""
+        return node in self._stage
+
+    def maker(self, value: Value) -> Node | None:
+        """The node, lowered or to be lowered here, that makes a value for one reader alone."""
+        node = value.producer
+        return node if node in self._stage and self.only_user(value) is not None else None
+
+    def is_planned(self, node: Node) -> bool:
+        """Whether a node belongs to a pattern."""
+        return node in self._plans or node in self._inner
+
+    def plan(self, inner: Collection[Node], last: Node, rule: Rule) -> None:
+        """A pattern: `rule` will compute its last node, once it is the turn of that, and none of `inner` be lowered.
+
+        The rule covers what it is asked for: it returns True. The values of `inner` are read within the pattern only.
+        """
+        self._plans[last] = rule
+        self._inner.update(dict.fromkeys(inner, last))
 
     def epilogue(self, node: Node, activation: str = "", residual: bool = True, views: bool = False) -> Epilogue:
         """What of the following nodes the kernel of `node` can do: an Add of a value that is ready, an activation.
@@ -333,7 +416,8 @@ class Lowering:
         if layout == PLAIN:
             return tuple(shape)
         n, c, *spatial = shape
-        return (n, -(-c // self.lanes), *spatial, self.lanes)
+        blocks = -(-c // self.lanes)
+        return (n, *spatial, blocks * self.lanes) if layout == LAST else (n, blocks, *spatial, self.lanes)
 
     def result(self, value: Value, layout: str = PLAIN, over: Tensor | None = None) -> Tensor:
         """A new tensor that will hold a value."""
@@ -355,13 +439,18 @@ class Lowering:
         """The same memory, `offset` elements on, under another shape."""
         return Tensor(tensor.buffer, tuple(shape), tensor.dtype, PLAIN, tensor.offset + offset * tensor.dtype.itemsize)
 
+    def channel_first(self, tensor: Tensor) -> np.ndarray:
+        """A phantom of a plain tensor or a map of codes as it lies in memory, seen as [N,C,...]."""
+        stored = phantom(self.stored(tensor.shape, tensor.layout), tensor.dtype)
+        return stored if tensor.layout == PLAIN else np.moveaxis(stored, -1, 1)[:, : tensor.shape[1]]
+
     def call(self, kernel: str, **values: Any) -> None:
         """Append a call: tensors (or None) and numbers by the names that the kernel declares."""
         found = self.library.kernels[kernel]
         try:
-            args = tuple(values.pop(n) for n in found.args)
-            params = tuple(int(values.pop(n)) for n in found.params)
-            scalars = tuple(float(values.pop(n)) for n in found.scalars)
+            args = tuple(map(values.pop, found.args))
+            params = tuple(map(int, map(values.pop, found.params)))
+            scalars = tuple(map(float, map(values.pop, found.scalars)))
         except KeyError as error:
             raise TypeError(f"{kernel} needs {error}") from error
         if values:
@@ -392,6 +481,10 @@ class Lowering:
                 break
             work += sized
         self._stage = {each for each in work if isinstance(each, Node)}
+        for node in (each for each in work if isinstance(each, Node)):
+            for find in FINDERS.get(type(node.op), ()):
+                if not self.is_planned(node):
+                    find(self, node)
         for each in work:
             if isinstance(each, Node):
                 self._lower(each)
@@ -466,14 +559,16 @@ class Lowering:
         return [np.asarray(r) for r in (result if isinstance(result, tuple) else (result,))]
 
     def _lower(self, node: Node) -> None:
-        if node in self._skipped or all(self.specs[v].constant is not None for v in node.outputs):
+        if node in self._skipped or node in self._inner:
+            return
+        if all(self.specs[v].constant is not None for v in node.outputs):
             return
         self._current = node
         if node.op.pure and all(0 in self.shape(v) for v in node.outputs):
             for value in node.outputs:
                 self.result(value)
             return
-        rule, before = RULES.get(type(node.op)), len(self._skipped)
+        rule, before = self._plans.get(node, RULES.get(type(node.op))), len(self._skipped)
         if rule is None or not rule(self, node):
             self._refer(node)
         elif self.steps and isinstance(self.steps[-1], Call) and self.steps[-1].node is node:
@@ -503,6 +598,9 @@ class Lowering:
     def _converted(self, source: Tensor, layout: str) -> Tensor:
         made = self.tensor(source.shape, source.dtype, layout)
         n, c, *spatial = source.shape
+        if LAST in (source.layout, layout):
+            self.call("copy_strided", x=source, y=made, **copy_parameters(*map(self.channel_first, (source, made))))
+            return made
         kernel = "nchw_to_blocked" if layout == BLOCKED else "blocked_to_nchw"
         self.call(kernel, x=source, y=made, batch=n, channels=c, pixels=math.prod(spatial))
         return made

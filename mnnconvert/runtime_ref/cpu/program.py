@@ -37,9 +37,10 @@ class Program:
         self.pool: Pool = lowering.pool
         self.results = dict(results)
         self._steps = lowering.steps
+        self._growths = lowering.growths
         self._tensors = _unique([*(t for s in self._steps for t in s.tensors), *self.results.values()])
         self._arena = self._place()
-        self._slots, self._fed = self._bind()
+        self._slots, self._fed, self._kept = self._bind()
         self._slots_at: int = self._slots.ctypes.data
         self._views = {id(t): self._view(t) for t in self._seen_by_numpy() if t.buffer.fed is None}
         self._parts: list[_Stretch | Reference] = list(self._grouped())
@@ -50,11 +51,17 @@ class Program:
         """The results, as views that are good until the next run; feeds are contiguous arrays of the planned shapes."""
         for slot, value, offset in self._fed:
             self._slots[slot] = feeds[value].__array_interface__["data"][0] + offset
+        for growth in self._growths:
+            growth.prepare()
+        for slot, memory in self._kept:
+            self._slots[slot] = memory().ctypes.data
         for part in self._parts:
             if isinstance(part, Reference):
                 self._refer(part, feeds, compute, record)
             else:
                 self._call(part, record)
+        for growth in self._growths:
+            growth.finish()
         return {value: self._array(tensor, feeds) for value, tensor in self.results.items()}
 
     def _call(self, part: _Stretch, record: Recorder | None) -> None:
@@ -110,22 +117,24 @@ class Program:
         uses += [(len(self._steps), t) for t in self.results.values()]
         for i, tensor in uses:
             buffer = tensor.buffer
-            if buffer.array is None and buffer.fed is None:
+            if buffer.array is None and buffer.fed is None and buffer.kept is None:
                 _, first, last = lives.get(id(buffer), (buffer, i, i))
                 lives[id(buffer)] = (buffer, min(first, i), max(last, i))
         return list(lives.values())
 
-    def _bind(self) -> tuple[np.ndarray, list[tuple[int, Value, int]]]:
-        """A pointer per tensor, slot 0 being none; and which slots are fed at each run."""
-        slots, fed = np.zeros(len(self._tensors) + 1, np.uintp), []
+    def _bind(self) -> tuple[np.ndarray, list[tuple[int, Value, int]], list[tuple[int, Callable[[], np.ndarray]]]]:
+        """A pointer per tensor, slot 0 being none; which slots are fed at each run; and which hold what is kept."""
+        slots, fed, kept = np.zeros(len(self._tensors) + 1, np.uintp), [], []
         self._slot = {id(t): i for i, t in enumerate(self._tensors, 1)}
         for tensor in self._tensors:
             slot, buffer = self._slot[id(tensor)], tensor.buffer
             if buffer.fed is not None:
                 fed.append((slot, buffer.fed, tensor.offset))
+            elif buffer.kept is not None:
+                kept.append((slot, buffer.kept))
             else:
                 slots[slot] = self._memory(buffer).ctypes.data + tensor.offset
-        return slots, fed
+        return slots, fed, kept
 
     def _memory(self, buffer: Buffer) -> np.ndarray:
         if buffer.array is not None:

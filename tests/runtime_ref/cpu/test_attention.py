@@ -16,7 +16,21 @@ def strides(array, *axes):
     return [array.strides[axis] // 4 if array.shape[axis] > 1 else 0 for axis in axes]
 
 
-def run(lib, q, k, v, mask=None, scale=0.3, seen=None, seen_step=0, blank=False):
+def run(
+    lib,
+    q,
+    k,
+    v,
+    mask=None,
+    scale=0.3,
+    seen=None,
+    seen_step=0,
+    blank=False,
+    sinks=None,
+    unmasked=0,
+    cap=0.0,
+    replaces=False,
+):
     """y [batch, queries, heads, width] for views q, k, v [batch, heads, rows, size] of whole arrays."""
     (batch, heads, queries, depth), (_, key_heads, keys, _), width = q.shape, k.shape, v.shape[3]
     q_batch, q_head, q_row = strides(q, 0, 1, 2)
@@ -29,7 +43,8 @@ def run(lib, q, k, v, mask=None, scale=0.3, seen=None, seen_step=0, blank=False)
         keys=keys, depth=depth, width=width, q_batch=q_batch, q_head=q_head, q_row=q_row, k_batch=k_batch,
         k_head=k_head, k_row=k_row, k_column=k_column if depth > 1 else 1, v_batch=v_batch, v_head=v_head, v_row=v_row,
         mask_batch=mask_batch, mask_head=mask_head, mask_row=mask_row, y_batch=queries * heads * width, y_head=width,
-        y_row=heads * width, seen=keys if seen is None else seen, seen_step=seen_step, blank=blank, scale=scale,
+        y_row=heads * width, seen=keys if seen is None else seen, seen_step=seen_step, unmasked=unmasked, blank=blank,
+        capacity=0, replaces=replaces, scale=scale, cap=cap, sinks=None if sinks is None else guarded(sinks),
     )  # fmt: skip
 
 
@@ -138,3 +153,131 @@ def test_nothing(lib):
     assert run(lib, numbers(1, 2, 0, 8), numbers(1, 2, 3, 8), numbers(1, 2, 3, 8)).size == 0
     y = run(lib, numbers(1, 2, 5, 8), numbers(1, 2, 0, 8), numbers(1, 2, 0, 8))
     assert np.isnan(y).all()
+
+
+def with_sinks(q, k, v, sinks, mask=0.0, scale=0.3):
+    """As `expected`, with one more score per head that has no value."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    group = q.shape[1] // k.shape[1]
+    k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
+    scores = scale * q @ k.swapaxes(-1, -2) + mask
+    high = np.maximum(scores.max(-1, keepdims=True), sinks[:, None, None])
+    weights = np.exp(scores - high)
+    total = weights.sum(-1, keepdims=True) + np.exp(sinks[:, None, None] - high)
+    return (weights / total @ v).swapaxes(1, 2)
+
+
+@pytest.mark.parametrize("queries, keys, group", [(1, 40, 4), (1, 3000, 2), (3, 2000, 1), (70, 300, 2)])
+def test_sinks(lib, queries, keys, group):
+    q, k, v = numbers(2, 2 * group, queries, 32), numbers(2, 2, keys, 32, seed=1), numbers(2, 2, keys, 32, seed=2)
+    sinks = 5 * numbers(2 * group, seed=3)
+    close(run(lib, q, k, v, sinks=sinks), with_sinks(q, k, v, sinks))
+    nothing = np.full(2 * group, -np.inf, np.float32)
+    assert (run(lib, q, k, v, sinks=nothing) == run(lib, q, k, v)).all()
+
+
+def test_a_row_that_sees_a_sink_alone_is_zero(lib):
+    q, k, v = numbers(1, 2, 9, 16), numbers(1, 2, 20, 16, seed=1), numbers(1, 2, 20, 16, seed=2)
+    mask = np.full((1, 1, 9, 20), -np.inf, np.float32)
+    assert not run(lib, q, k, v, mask, sinks=numbers(2)).any()
+
+
+@pytest.mark.parametrize(
+    "queries, keys, columns", [(5, 9, 4), (1, 3000, 1), (1, 3000, 1500), (70, 600, 70), (9, 20, 20)]
+)
+def test_masks_for_the_last_keys(lib, queries, keys, columns):
+    q, k, v = numbers(2, 3, queries, 16), numbers(2, 3, keys, 16, seed=1), numbers(2, 3, keys, 16, seed=2)
+    mask = 3 * numbers(2, 1, queries, columns, seed=3)
+    whole = np.pad(mask, [(0, 0)] * 3 + [(keys - columns, 0)])
+    close(run(lib, q, k, v, mask, unmasked=keys - columns), expected(q, k, v, whole))
+
+
+@pytest.mark.parametrize("queries, keys", [(1, 40), (3, 9), (70, 300)])
+@pytest.mark.parametrize("cap", [0.5, 20.0])
+def test_soft_cap(lib, queries, keys, cap):
+    q, k, v = 3 * numbers(1, 2, queries, 16), numbers(1, 2, keys, 16, seed=1), numbers(1, 2, keys, 16, seed=2)
+    mask = numbers(1, 1, queries, keys, seed=3)
+    scores = cap * np.tanh(0.3 * (q.astype(np.float64) @ k.swapaxes(-1, -2)) / cap) + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    want = (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(1, 2)
+    close(run(lib, q, k, v, mask, cap=cap), want)
+
+
+def test_zero_for_rows_without_keys_keeps_other_nan(lib):
+    q, k, v = numbers(1, 1, 9, 16), numbers(1, 1, 20, 16, seed=1), numbers(1, 1, 20, 16, seed=2)
+    q[0, 0, 3, 0] = np.nan
+    mask = np.zeros((1, 1, 9, 20), np.float32)
+    mask[:, :, 4] = -np.inf
+    y = run(lib, q, k, v, mask, blank=2)[0, :, 0]
+    assert np.isnan(y[3]).all() and not y[4].any() and np.isfinite(np.delete(y, 3, 0)).all()
+
+
+# Keys and values that stay.
+
+
+def cached(lib, steps, mask=None, sinks=None, capacity=64):
+    """Results of calls one after the other; a step is q, k, v [batch, rows, heads, size]."""
+    panel = 2 * lib.lanes
+    (batch, _, heads, depth), (key_heads, width) = steps[0][0].shape, steps[0][2].shape[2:]
+    keys = guarded(np.full((batch, key_heads, capacity // panel, depth, panel), np.nan, np.float32))
+    groups = -(-width // panel)
+    values = guarded(np.full((batch, key_heads, groups, capacity, panel), np.nan, np.float32))
+    length, results = 0, []
+    for q, k, v in steps:
+        queries = q.shape[1]
+        part = None if mask is None else np.ascontiguousarray(mask[..., length : length + queries, : length + queries])
+        mask_batch, mask_head, mask_row = (0, 0, 0) if part is None else strides(part, 0, 1, 2)
+        results.append(both(
+            lib, "attention_cached", (batch, queries, heads, width), q=guarded(q), k=guarded(k), v=guarded(v),
+            mask=None if part is None else guarded(part), sinks=None if sinks is None else guarded(sinks), keys=keys,
+            values=values, place=np.array([length, capacity]), batch=batch, heads=heads, key_heads=key_heads,
+            queries=queries, depth=depth, width=width, mask_batch=mask_batch, mask_head=mask_head, mask_row=mask_row,
+            mask_columns=0 if part is None else part.shape[-1], causal=part is None, scale=0.3,
+        ))  # fmt: skip
+        length += queries
+    rows = keys.swapaxes(-1, -2).reshape(batch, key_heads, capacity, depth)
+    columns = values.swapaxes(-1, -2).reshape(batch, key_heads, groups * panel, capacity)
+    assert np.isnan(rows[:, :, length:]).all() and np.isfinite(rows[:, :, :length]).all()
+    assert np.isnan(columns[..., length:]).all() and np.isnan(columns[:, :, width:]).all()
+    assert np.isfinite(columns[:, :, :width, :length]).all()
+    return np.concatenate(results, 1)
+
+
+@pytest.mark.parametrize("lengths", [(1, 1, 1), (40, 1, 7, 1), (3, 70, 2)])
+@pytest.mark.parametrize(
+    "batch, heads, key_heads, depth, width", [(1, 4, 2, 16, 16), (2, 3, 3, 5, 7), (1, 8, 1, 32, 32)]
+)
+def test_calls_go_on_where_the_last_one_ended(lib, lengths, batch, heads, key_heads, depth, width):
+    total = sum(lengths)
+    q, k = numbers(batch, total, heads, depth), numbers(batch, total, key_heads, depth, seed=1)
+    v = numbers(batch, total, key_heads, width, seed=2)
+    cuts = np.cumsum(lengths)[:-1]
+    steps = [
+        [np.ascontiguousarray(x) for x in step] for step in zip(*(np.split(x, cuts, 1) for x in (q, k, v)), strict=True)
+    ]
+    whole = [x.swapaxes(1, 2) for x in (q, k, v)]
+    causal = np.tri(total, dtype=bool)
+    close(cached(lib, steps, capacity=128), expected(*whole, allowed=causal))
+    mask = np.where(causal, numbers(batch, 1, total, total, seed=3), np.float32(-np.inf))
+    sinks = numbers(heads, seed=4)
+    close(cached(lib, steps, mask, sinks, capacity=128), with_sinks(*whole, sinks, mask))
+
+
+def test_many_kept_keys_are_read_in_parts(lib):
+    q, k, v = numbers(1, 3000, 4, 16), numbers(1, 3000, 2, 16, seed=1), numbers(1, 3000, 2, 16, seed=2)
+    steps = [[np.ascontiguousarray(x[:, a:b]) for x in (q, k, v)] for a, b in ((0, 2999), (2999, 3000))]
+    y = cached(lib, steps, capacity=4096)[:, -1:]
+    close(y, expected(*(x.swapaxes(1, 2) for x in (q[:, -1:], k, v))))
+
+
+@pytest.mark.parametrize("queries, keys", [(1, 40), (3, 9), (70, 300)])
+def test_masks_that_replace_scores(lib, queries, keys):
+    """Whatever the score is, NaN too; fillers are scores like others."""
+    q, k, v = numbers(1, 2, queries, 16), numbers(1, 2, keys, 16, seed=1), numbers(1, 2, keys, 16, seed=2)
+    mask = np.where(numbers(1, 1, queries, keys, seed=3) > 0.5, np.float32(-0.5), np.float32(0))
+    mask[..., 3] = -np.inf
+    scores = np.where(mask == 0, 0.3 * q.astype(np.float64) @ k.swapaxes(-1, -2), mask)
+    k[:, :, 3] = np.nan
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    want = (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(1, 2)
+    close(run(lib, q, k, v, mask, replaces=True), want)

@@ -212,9 +212,11 @@ class Net:
         self.rule = rule
         monkeypatch.setitem(RULES, MatMul if rule is coded_matmul else Convolution, rule)
 
-    def run(self, lib: library.Library, y: Value, exact: bool = True) -> tuple[list[str], np.ndarray]:
+    def run(
+        self, lib: library.Library, y: Value, exact: bool = True, constants: Constants | None = None
+    ) -> tuple[list[str], np.ndarray]:
         """The kernels that were called, and what y is."""
-        ctx = Lowering(lib, lib.pool(1), Constants(), [y], exact)
+        ctx = Lowering(lib, lib.pool(1), constants or Constants(), [y], exact)
         ctx.feed(self.input, self.x.shape)
         ctx.lower(self.builder.graph.nodes)
         kernels = [step.kernel.name if isinstance(step, Call) else str(step) for step in ctx.steps]
@@ -269,3 +271,20 @@ def test_vectors_as_convolution_are_one_kernel(lib: library.Library, monkeypatch
     kernels, result = net.run(lib, add(ReLU(), rows))
     assert kernels == ["coded_product"]
     np.testing.assert_array_equal(result, np.maximum(product(lib, x, tensor.coded, exact=True), 0))
+
+
+def test_codes_are_in_memory_only_while_they_are_packed(lib: library.Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And are packed once, whatever the sizes of later runs."""
+    stored = coded(64, 32, 20, 4, True)
+    weights = CodedWeights(stored.codes, stored.scale, stored.minimum, stored.bits)
+    reads = []
+    weights.reread_by(lambda: reads.append(None) or stored.codes)  # type: ignore[func-returns-value]
+    weights.let_go()
+    constants, tensor = Constants(), CodedTensor(weights, (20, 64))
+    for rows in (3, 5):
+        x = np.random.default_rng(rows).standard_normal((rows, 64), np.float32)
+        net = Net(monkeypatch, coded_matmul, x)
+        y = net.builder.add(MatMul(transpose_b=True), net.input, net.builder.constant(tensor))
+        _, result = net.run(lib, y, constants=constants)
+        np.testing.assert_array_equal(result, product(lib, x, stored, exact=True))
+        assert len(reads) == 1 and "codes" not in vars(weights)

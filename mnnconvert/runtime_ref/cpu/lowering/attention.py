@@ -1,7 +1,6 @@
-"""Attention: softmax(scale q k^T + mask) v as one kernel, where a graph spells it as two products and what is between.
+"""Attention: the op, with what it keeps from run to run, and the call of the kernel that patterns share.
 
-The kernel takes the place of the last product: by then all operands are there. Transposes of heads are strides, as they
-are for products.
+Heads are strides, whichever axis they are on; so are heads of queries that share keys.
 """
 
 from __future__ import annotations
@@ -9,189 +8,78 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from mnnconvert.errors import ConversionError
 from mnnconvert.ir import F32, Node, Value
-from mnnconvert.ir.types import normal_axis
-from mnnconvert.ops.elementwise import Binary, Select
-from mnnconvert.ops.matmul import MatMul
-from mnnconvert.ops.normalization import Softmax
-from mnnconvert.runtime_ref.cpu.lower import VIEWS, Epilogue, Lowering, Sizes, Tensor, same_values
-from mnnconvert.runtime_ref.cpu.lowering.matmul import FIRST, Operand, source_of, target_of
+from mnnconvert.ops.attention import Attention, is_causal
+from mnnconvert.runtime_ref.cache import KvCache
+from mnnconvert.runtime_ref.cpu.lower import Buffer, Growth, Lowering, Sizes, Tensor, lowers
+from mnnconvert.runtime_ref.cpu.lowering.matmul import Operand, source_of
 from mnnconvert.runtime_ref.cpu.lowering.movement import copy, geometry
 
 WIDEST = 1024  # numbers of a key and its value, up to which a tile of them stays in the caches
-MOST_AXES = 6
 
 
-class Added(NamedTuple):
-    """A mask, and the shape of the scores that it is added to."""
-
-    value: Value
-    shape: Sizes
-
-
-class Pattern(NamedTuple):
-    """Two products, and what is between them: nodes whose values nobody else reads."""
-
-    first: Node
-    between: list[Node]
-    last: Node
-    scale: float
-    mask: Added | None
-    blank: bool  # NaN in the softmax counts as zero
-    batch: list[int]  # sizes, of which the batch axes of all shapes of the scores are products
-
-
+@lowers(Attention)
 def attention(ctx: Lowering, node: Node) -> bool:
-    """The rule for both products of an attention: the first is put off until the last."""
-    if not ctx.is_ready(node.inputs[0]):
-        pattern = _match(ctx, _put_off(ctx, node))
-        assert pattern is not None and pattern.last is node
-        _call(ctx, pattern)
-        return True
-    pattern = _match(ctx, node)
-    if pattern is not None:
-        ctx.skip(*pattern.between)
-    return pattern is not None
-
-
-FIRST.append(attention)
-
-
-def _put_off(ctx: Lowering, last: Node) -> Node:
-    """The first product of an attention."""
-    node = last.inputs[0].producer
-    while node is not None and not isinstance(node.op, MatMul):
-        node = next(v for v in node.inputs if not ctx.is_ready(v)).producer
-    assert node is not None
-    return node
-
-
-# The pattern.
-
-
-def _match(ctx: Lowering, first: Node) -> Pattern | None:
-    """The attention that begins with a product."""
-    value, scale, mask = first.output, 1.0, None
-    between: list[Node] = []
-    if not _is_product(ctx, first):
-        return None
-    while (user := ctx.only_user(value)) is not None:
-        if isinstance(user.op, Softmax):
-            return _pattern(ctx, [first, *between, user], scale, mask)
-        factor = _factor(ctx, user, value) if mask is None else None
-        added = _mask(ctx, user, value) if mask is None else None
-        if factor is not None:
-            scale *= factor
-        elif added is not None:
-            mask = added
-        elif not _keeps_rows(ctx, user):
-            return None
-        between.append(user)
-        value = user.output
-    return None
-
-
-def _pattern(ctx: Lowering, nodes: list[Node], scale: float, mask: Added | None) -> Pattern | None:
-    """The pattern that begins with these nodes, of which the last is a softmax, if the kernel can take it."""
-    first, *between, softmax = nodes
-    without_nan = _without_nan(ctx, softmax)
-    found = _last(ctx, softmax, without_nan[-1].output if without_nan else softmax.output)
-    if found is None:
-        return None
-    more, last = found
-    shapes = [ctx.shape(first.output), ctx.shape(last.output), *([mask.shape] if mask else [])]
-    batch = _common([shape[:-2] for shape in shapes])
-    depth = ctx.shape(first.inputs[0])[-2 if first.op.transpose_a else -1]  # type: ignore[attr-defined]
-    if batch is None or depth + shapes[1][-1] > WIDEST or 0 in shapes[0] or depth == 0:
-        return None
-    return Pattern(first, [*between, softmax, *without_nan, *more], last, scale, mask, bool(without_nan), batch)
-
-
-def _common(shapes: Sequence[Sizes]) -> list[int] | None:
-    """Sizes whose products, of neighbours, are the sizes of all shapes; None if there are none."""
-    cuts = sorted({math.prod(shape[i:]) for shape in shapes for i in range(len(shape) + 1)})
-    if len({math.prod(shape) for shape in shapes}) > 1 or any(b % a for a, b in itertools.pairwise(cuts)):
-        return None
-    return [b // a for a, b in itertools.pairwise(cuts)][::-1]
-
-
-def _is_product(ctx: Lowering, node: Node) -> bool:
-    """Whether a product is one of batches of matrices, without a bias."""
-    ranks = [len(ctx.shape(v)) for v in node.inputs]
-    return len(ranks) == 2 and min(ranks) >= 2 and max(ranks) <= MOST_AXES
-
-
-def _keeps_rows(ctx: Lowering, node: Node) -> bool:
-    """Whether an op hands on rows and columns as they are."""
-    if not (same_values(node.op) or isinstance(node.op, VIEWS)):
+    """The op. Where keys and values are kept, their memory and number are found anew at each run."""
+    op, (q, k, v, *rest) = node.op, node.inputs
+    assert isinstance(op, Attention)
+    batch, queries, heads, depth = ctx.shape(q)
+    keys, key_heads, width = *ctx.shape(k)[1:3], ctx.shape(v)[3]
+    shape = ctx.shape(rest[0]) if rest else ()
+    added = bool(shape) and rest[0].dtype == F32
+    cache = ctx.caches.of(node) if ctx.caches is not None else None
+    lead, causal, columns = (batch, heads, queries), is_causal(shape), shape[-1] if added else 0
+    fits = not added or (len(shape) <= 4 and all(m in (1, n) for m, n in zip(shape[-2::-1], lead[::-1], strict=False)))
+    if cache is not None and not fits:
+        what = f"Attention failed: a mask {list(shape)} on scores {[*lead, keys]}"
+        raise ConversionError.of("run-failed", what, node=node.name)
+    if not fits or not 0 < depth <= WIDEST - width or (cache is None and columns > keys):
         return False
-    before, after = ctx.shape(node.inputs[0]), ctx.shape(node.output)
-    return before[-2:] == after[-2:] and len(after) >= 2
+    mask = ctx.read(rest[0]) if added else None
+    common = {
+        "mask": mask, "sinks": ctx.read(rest[1]) if len(rest) > 1 else None, "batch": batch, "heads": heads,
+        "key_heads": key_heads, "queries": queries, "depth": depth, "width": width, "scale": op.factor(depth),
+        **_mask_strides(shape if added else ()),
+    }  # fmt: skip
+    if cache is not None:
+        ctx.growths.append(Growth(cache, ctx.shape(k), ctx.shape(v), columns, 2 * ctx.lanes))
+        kept = {"keys": _kept(cache, "keys"), "values": _kept(cache, "values"), "place": _kept(cache, "place")}
+        ctx.call("attention_cached", q=ctx.read(q), k=ctx.read(k), v=ctx.read(v), y=ctx.result(node.output), **kept,
+                 mask_columns=columns, causal=causal, **common)  # fmt: skip
+        return True
+    sources = {name: rows_of(ctx, value, False) for name, value in (("q", q), ("k", k), ("v", v))}
+    strides = {
+        f"{name}_{axis}": stride
+        for name, source in sources.items()
+        for axis, stride in zip(("batch", "row", "head"), source.strides, strict=False)
+    }
+    ctx.call("attention", **{name: source.tensor for name, source in sources.items()}, y=ctx.result(node.output),
+             **common, **strides, keys=keys, k_column=1, y_batch=queries * heads * width, y_head=width,
+             y_row=heads * width, seen=1 + keys - queries if causal else keys, seen_step=int(causal),
+             unmasked=keys - columns, replaces=False, blank=0, cap=0.0,
+             capacity=0)  # fmt: skip
+    return True
 
 
-def _factor(ctx: Lowering, node: Node, value: Value) -> float | None:
-    """What a node multiplies a value by, if that is one constant."""
-    op = node.op
-    if not isinstance(op, Binary) or op.activation or op.function not in ("MUL", "REALDIV"):
-        return None
-    left, right = node.inputs
-    if right is value and op.function == "MUL":
-        left, right = right, left
-    if left is not value or math.prod(ctx.shape(right)) != 1 or len(ctx.shape(right)) > len(ctx.shape(value)):
-        return None
-    content = ctx.constant(right) if right.tensor is not None or ctx.specs[right].constant is not None else None
-    if content is None or (op.function == "REALDIV" and not content.all()):
-        return None
-    number = float(content.reshape(-1)[0])
-    return number if op.function == "MUL" else 1 / number
+def _mask_strides(shape: Sizes) -> dict[str, int]:
+    """Strides of a mask [batch or 1, heads or 1, queries or 1, columns], of which axes in front may be absent."""
+    wide = (1,) * (4 - len(shape)) + shape
+    steps = [math.prod(wide[i + 1 :]) if size > 1 else 0 for i, size in enumerate(wide[:-1])]
+    return dict(zip(("mask_batch", "mask_head", "mask_row"), steps, strict=True))
 
 
-def _mask(ctx: Lowering, node: Node, value: Value) -> Added | None:
-    """What a node adds to scores, if that has their columns."""
-    if not isinstance(node.op, Binary) or node.op.activation or node.op.function != "ADD" or value.dtype != F32:
-        return None
-    other = node.inputs[1] if node.inputs[0] is value else node.inputs[0]
-    shape = ctx.shape(value)
-    fits = other is not value and ctx.shape(other)[-1:] == shape[-1:] and ctx.shape(node.output) == shape
-    return Added(other, shape) if fits else None
+def _kept(cache: KvCache, name: str) -> Tensor:
+    """An array of a cache, wherever it lies at a run."""
+    return Tensor(Buffer(0, kept=lambda: getattr(cache, name)), (), F32)
 
 
-def _without_nan(ctx: Lowering, softmax: Node) -> list[Node]:
-    """The nodes that put zero in the place of NaN, if that is all that becomes of a softmax."""
-    value = softmax.output
-    test = next((n for n in value.users if isinstance(n.op, Binary) and n.op.function == "NOTEQUAL"), None)
-    select = ctx.only_user(test.output) if test else None
-    if test is None or select is None or not isinstance(select.op, Select) or value in ctx.wanted:
-        return []
-    condition, zero, other = select.inputs
-    content = ctx.constant(zero) if ctx.is_ready(zero) else None
-    nothing = content is not None and content.size == 1 and not content.any()
-    same = condition is test.output and other is value and all(v is value for v in test.inputs)
-    return [test, select] if same and nothing and set(value.users) == {test, select} else []
-
-
-def _last(ctx: Lowering, softmax: Node, value: Value) -> tuple[list[Node], Node] | None:
-    """The product of the rows of a softmax, which are in `value`, with values, and what is before it."""
-    between: list[Node] = []
-    shape = ctx.shape(value)
-    if normal_axis(softmax.op.axis, len(shape)) != len(shape) - 1:  # type: ignore[attr-defined]
-        return None
-    while (user := ctx.only_user(value)) is not None and _keeps_rows(ctx, user):
-        between.append(user)
-        value = user.output
-    if user is None or not isinstance(user.op, MatMul) or not _is_product(ctx, user):
-        return None
-    wide = ctx.shape(user.output)[:-2] != ctx.shape(value)[:-2]
-    if user.inputs[0] is not value or user.inputs[1] is value or user.op.transpose_a or wide:
-        return None
-    return between, user
-
-
-# The call.
+# The call of a pattern.
 
 
 class Axis(NamedTuple):
@@ -209,44 +97,71 @@ class Axis(NamedTuple):
         return other[1:] == tuple(stride * self.size for stride in self[1:])
 
 
-def _call(ctx: Lowering, pattern: Pattern) -> None:
-    first, last, mask = pattern.first, pattern.last, pattern.mask
-    scores, shape = ctx.shape(first.output), ctx.shape(last.output)
-    q = _rows(ctx, first.inputs[0], first.op.transpose_a)  # type: ignore[attr-defined]
-    k = _rows(ctx, first.inputs[1], not first.op.transpose_b, either=True)  # type: ignore[attr-defined]
-    v = _rows(ctx, last.inputs[1], last.op.transpose_b)  # type: ignore[attr-defined]
-    y = target_of(ctx, last.output, Epilogue(last.output), shape)
-    added = None
-    if mask is not None:
-        tensor = ctx.read(mask.value)
-        added = Operand(tensor, np.broadcast_to(geometry(ctx, tensor), mask.shape))
-    leads = [(q, scores), (k, scores), (v, shape), (added, mask.shape if mask else scores), (y, shape)]
-    split = [_split(operand, lead[:-2], pattern.batch) for operand, lead in leads]
-    *loops, outer, inner, group = _axes([Axis(*axis) for axis in zip(pattern.batch, *split, strict=True)])
+@dataclass
+class Scores:
+    """How scores are made of products: cap tanh(scale product / cap), if there is a cap, plus a mask.
+
+    Query i sees the first seen + i keys, or all where `seen` is None. Where a mask that `replaces` is not 0, it is what
+    scores become. `blank` is a number of attention.cpp.
+    """
+
+    scale: float = 1.0
+    cap: float = 0.0
+    seen: int | None = None
+    replaces: bool = False
+    blank: int = 0
+
+
+def attend(ctx: Lowering, operands: Sequence[Operand | None], leads: Sequence[Sizes], scores: Scores) -> None:
+    """Append the calls for y = softmax(scores(q k^T)) v.
+
+    `operands` are q [..., S, D], k [..., T, D], v [..., T, W], the mask [..., S, T] or None, and y [..., S, W], whose
+    batch axes are those of `leads`. These are cut into sizes that all have in common.
+    """
+    q, k, v, added, y = operands
+    assert q is not None and k is not None and v is not None and y is not None
+    batch = common_sizes(leads)
+    assert batch is not None  # whoever plans a pattern asks before
+    split = [_split(operand, lead, batch) for operand, lead in zip(operands, leads, strict=True)]
+    *loops, outer, inner, group = _axes([Axis(*axis) for axis in zip(batch, *split, strict=True)])
     strides = {
         f"{name}_{level}": getattr(axis, name)
         for name in ("q", "k", "v", "mask", "y")
         for level, axis in (("batch", outer), ("head", inner if name in "kv" else group))
     }
-    sizes = {"batch": outer.size, "heads": inner.size * group.size, "key_heads": inner.size, "queries": scores[-2],
-             "keys": scores[-1], "depth": q.view.shape[-1], "width": shape[-1]}  # fmt: skip
+    queries, depth = q.view.shape[-2:]
+    keys, width = v.view.shape[-2:]
     for place in itertools.product(*(range(axis.size) for axis in loops)):
         at = [sum(i * axis[j] for i, axis in zip(place, loops, strict=True)) for j in range(1, 6)]
-        parts = [x and _part(ctx, x.tensor, start) for x, start in zip((q, k, v, added, y), at, strict=True)]
+        parts = [x and _part(ctx, x.tensor, start) for x, start in zip(operands, at, strict=True)]
         ctx.call(
-            "attention", **dict(zip(("q", "k", "v", "mask", "y"), parts, strict=True)), **sizes, **strides,
-            q_row=q.strides[-2], k_row=k.strides[-2], k_column=k.strides[-1] or 1, v_row=v.strides[-2],
-            mask_row=added.strides[-2] if added else 0, y_row=y.strides[-2], seen=scores[-1], seen_step=0,
-            blank=pattern.blank, scale=pattern.scale,
+            "attention", **dict(zip(("q", "k", "v", "mask", "y"), parts, strict=True)), sinks=None, batch=outer.size,
+            heads=inner.size * group.size, key_heads=inner.size, queries=queries, keys=keys, depth=depth, width=width,
+            **strides, q_row=q.strides[-2], k_row=k.strides[-2], k_column=k.strides[-1] or 1, v_row=v.strides[-2],
+            mask_row=added.strides[-2] if added else 0, y_row=y.strides[-2],
+            seen=keys if scores.seen is None else scores.seen, seen_step=int(scores.seen is not None), unmasked=0,
+            replaces=scores.replaces, blank=scores.blank, capacity=0, scale=scores.scale, cap=scores.cap,
         )  # fmt: skip
 
 
-def _rows(ctx: Lowering, value: Value, swapped: bool, either: bool = False) -> Operand:
+def common_sizes(shapes: Sequence[Sizes]) -> list[int] | None:
+    """Sizes whose products, of neighbours, are the sizes of all shapes; None if there are none."""
+    cuts = sorted({math.prod(shape[i:]) for shape in shapes for i in range(len(shape) + 1)})
+    if len({math.prod(shape) for shape in shapes}) > 1 or any(b % a for a, b in itertools.pairwise(cuts)):
+        return None
+    return [b // a for a, b in itertools.pairwise(cuts)][::-1]
+
+
+def rows_of(ctx: Lowering, value: Value, swapped: bool, either: bool = False) -> Operand:
     """Where the rows of an operand [..., rows, size] lie.
 
     Elements of a row are neighbours, or those of a column if `either`; a copy is made where that is not so.
     """
-    operand = source_of(ctx, value)
+    return as_rows(ctx, source_of(ctx, value), swapped, either)
+
+
+def as_rows(ctx: Lowering, operand: Operand, swapped: bool, either: bool = False) -> Operand:
+    """As `rows_of`, of a view."""
     view = np.swapaxes(operand.view, -1, -2) if swapped else operand.view
     near = [size == 1 or stride == view.itemsize for size, stride in zip(view.shape, view.strides, strict=True)]
     if near[-1] or (either and near[-2]):

@@ -38,12 +38,13 @@ def packed_numbers(library: Library, pool: Pool, coded: CodedWeights) -> np.ndar
 
 def _rows(library: Library, coded: CodedWeights) -> int:
     """Rows in whole tiles."""
-    return -(-len(coded.codes) // library.lanes) * library.lanes
+    return -(-coded.shape[0] // library.lanes) * library.lanes
 
 
 def _pack(library: Library, pool: Pool, coded: CodedWeights, **results: np.ndarray) -> None:
-    rows, columns = coded.codes.shape
-    codes, scale = np.ascontiguousarray(coded.codes), np.ascontiguousarray(coded.scale)
+    rows, columns = coded.shape
+    codes = np.ascontiguousarray(coded.codes) if "packed" in results else None
+    scale = np.ascontiguousarray(coded.scale)
     minimum = None if coded.minimum is None else np.ascontiguousarray(coded.minimum)
     library.call("coded_pack", pool, codes=codes, scale=scale, minimum=minimum, rows=rows, columns=columns,
                  block=coded.block, bits=coded.bits, **results)  # fmt: skip
@@ -56,7 +57,7 @@ def coded_matmul(ctx: Lowering, node: Node) -> bool:
     coded = coded_rows(right.tensor, op.transpose_b)
     if coded is None or (op.transpose_a and len(ctx.shape(left)) > 1):
         return False
-    outputs, columns = coded.codes.shape
+    outputs, columns = coded.shape
     if rest and ctx.shape(rest[0]) != (outputs,):
         return False
     bias, value, epilogue = bias_and_epilogue(ctx, node, rest[0] if rest else None, outputs)
@@ -76,7 +77,7 @@ def coded_convolution(ctx: Lowering, node: Node) -> bool:
     coded = _coded_kernel(op, weight.tensor)
     if coded is None or 0 in ctx.shape(x):
         return False
-    outputs, columns = coded.codes.shape
+    outputs, columns = coded.shape
     vectors = math.prod(ctx.shape(x)[2:]) == 1
     epilogue = ctx.epilogue(node, op.activation, views=vectors)
     ctx.fuse(node, epilogue)
@@ -94,21 +95,21 @@ def coded_rows(tensor: Tensor | None, transposed: bool) -> CodedWeights | None:
     """The codes of a right operand if each column of results has a row of codes."""
     if isinstance(tensor, TransposedMatrix):
         tensor, transposed = tensor.source, not transposed
-    fits = isinstance(tensor, CodedTensor) and transposed and tensor.shape == tensor.coded.codes.shape
+    fits = isinstance(tensor, CodedTensor) and transposed and tensor.shape == tensor.coded.shape
     return tensor.coded if fits else None  # type: ignore[union-attr]
 
 
 def _coded_kernel(op: Convolution, tensor: Tensor | None) -> CodedWeights | None:
     if not isinstance(tensor, CodedTensor) or op.group > 1 or any(op.pads):
         return None
-    return tensor.coded if tensor.shape == (*tensor.coded.codes.shape, 1, 1) else None
+    return tensor.coded if tensor.shape == (*tensor.coded.shape, 1, 1) else None
 
 
 def _weights(ctx: Lowering, value: Value, coded: CodedWeights) -> dict[str, Any]:
     """What the kernel is told of the weights."""
     codes = ctx.packed(value, "codes", lambda: packed_codes(ctx.library, ctx.pool, coded))
     numbers = ctx.packed(value, "numbers", lambda: packed_numbers(ctx.library, ctx.pool, coded))
-    outputs, columns = coded.codes.shape
+    outputs, columns = coded.shape
     return {"packed": codes, "numbers": numbers, "columns": columns, "outputs": outputs, "block": coded.block,
             "bits": coded.bits, "minima": coded.minimum is not None,
             "exact": ctx.exact or coded.block > LONGEST_SUM}  # fmt: skip

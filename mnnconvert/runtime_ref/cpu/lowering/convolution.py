@@ -49,7 +49,7 @@ def convolution(ctx: Lowering, node: Node) -> bool:
     if dense(ctx, node):
         return True
     channels, outputs = ctx.shape(x)[1], ctx.shape(w)[0]
-    window = _window(op, ctx.shape(x), ctx.shape(w), ctx.shape(node.output))
+    window = window_of(op, ctx.shape(x), ctx.shape(w), ctx.shape(node.output))
     tile = _winograd_tile(ctx, node, window)
     if tile is not None:
         lower_winograd(ctx, node, ctx.epilogue(node, op.activation), (window.top, window.left), tile)
@@ -103,7 +103,7 @@ def _read(ctx: Lowering, value: Value, layout: str) -> Tensor:
     return ctx.read(value) if layout == PLAIN else ctx.read_blocked(value)
 
 
-def _window(op: Convolution, x: Sizes, w: Sizes, y: Sizes) -> Window:
+def window_of(op: Convolution, x: Sizes, w: Sizes, y: Sizes) -> Window:
     """The sizes; a map of one column without padding at its sides becomes one of one row, which kernels cut better."""
     sizes, out = ((*shape[2:], 1)[:2] for shape in (x, y))
     top, left, _, right = op.padding((sizes[0], sizes[1]), (w[2], w[3]))

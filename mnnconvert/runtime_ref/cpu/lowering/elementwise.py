@@ -7,6 +7,7 @@ so; operands with a number per channel, or per pixel, are then seen through view
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,7 +57,7 @@ class Builder:
         if value in self.registers:
             return self.registers[value]
         shape = self.ctx.shape(value) if shape is None else shape
-        content = self.ctx.constant(value) if np.prod(self.ctx.shape(value)) == 1 else None
+        content = self.ctx.constant(value) if math.prod(self.ctx.shape(value)) == 1 else None
         if content is not None and content.dtype in WORDS:
             return self.chain.constant(content.reshape(()))
         if (value, shape) not in self._views:
@@ -232,7 +233,7 @@ def _region(ctx: Lowering, first: Node) -> list[Node]:
 
 def _fits(ctx: Lowering, node: Node, nodes: Sequence[Node]) -> bool:
     """Whether a node can be computed together with others; bytes would not be rounded between two of them."""
-    if type(node.op) not in EMIT or node.output not in ctx.specs or ctx.is_ready(node.output):
+    if type(node.op) not in EMIT or node.output not in ctx.specs or ctx.is_ready(node.output) or ctx.is_planned(node):
         return False
     inside = {n.output for n in nodes}
     same = ctx.shape(node.output) == ctx.shape(nodes[0].output)
@@ -286,7 +287,7 @@ def _call(ctx: Lowering, nodes: Sequence[Node], builder: Builder, code: np.ndarr
     named: dict[str, Tensor | None] = {f"x{i}": None for i in range(MOST_OPERANDS)}
     named |= {f"y{i}": None for i in range(MOST_RESULTS)}
     named |= {f"x{i}": t for i, t in enumerate(operands)} | {f"y{i}": t for i, t in enumerate(results)}
-    count = int(np.prod(builder.chain.shape, dtype=np.int64))
+    count = math.prod(builder.chain.shape)
     ctx.call("chain", code=ctx.literal(code), constants=ctx.literal(constants), count=count, **named)
     ctx.skip(*nodes)
 

@@ -16,8 +16,8 @@ from mnnconvert.ir import F32, Node, Value
 from mnnconvert.ir.types import normal_axis
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.slicing import Slice
-from mnnconvert.runtime_ref.cpu.lower import BLOCKED, Lowering, Tensor, lowers
-from mnnconvert.runtime_ref.cpu.lowering.movement import copy, geometry, move, only_blocked
+from mnnconvert.runtime_ref.cpu.lower import BLOCKED, LAST, Lowering, Tensor, lowers
+from mnnconvert.runtime_ref.cpu.lowering.movement import copy, geometry, move, only_blocked, only_last
 
 
 @lowers(Concat)
@@ -26,6 +26,9 @@ def concat(ctx: Lowering, node: Node) -> bool:
     axis = normal_axis(node.op.axis, len(ctx.shape(node.output)))  # type: ignore[attr-defined]
     if len(parts) == 1:
         ctx.alias(node.output, parts[0])
+        return True
+    if all(only_last(ctx, v) for v in parts):
+        _join_codes(ctx, node, parts, axis)
         return True
     blocked = _mostly_blocked(ctx, parts)
     tensors = [ctx.read_blocked(v) if blocked else ctx.read(v) for v in parts]
@@ -38,6 +41,16 @@ def concat(ctx: Lowering, node: Node) -> bool:
         part = np.moveaxis(geometry(ctx, y), axis, 0)[start : start + x.shape[axis]]
         copy(ctx, x, geometry(ctx, x), y, np.moveaxis(part, 0, axis))
     return True
+
+
+def _join_codes(ctx: Lowering, node: Node, parts: list[Value], axis: int) -> None:
+    y = ctx.result(node.output, LAST)
+    start = 0
+    for value in parts:
+        x = ctx.read_last(value)
+        cut = (*(slice(None),) * axis, slice(start, start + x.shape[axis]))
+        copy(ctx, x, ctx.channel_first(x), y, ctx.channel_first(y)[cut])
+        start += x.shape[axis]
 
 
 def _mostly_blocked(ctx: Lowering, values: list[Value]) -> bool:
@@ -80,6 +93,9 @@ def split(ctx: Lowering, node: Node) -> bool:
     source = node.inputs[0]
     axis = normal_axis(node.op.axis, len(ctx.shape(source)))  # type: ignore[attr-defined]
     sizes = [ctx.shape(v)[axis] for v in node.outputs]
+    if only_last(ctx, source):
+        _split_codes(ctx, node, axis)
+        return True
     blocked = only_blocked(ctx, source) and all(sizes)
     x = ctx.read_blocked(source) if blocked else ctx.read(source)
     for value, start in zip(node.outputs, itertools.accumulate(sizes, initial=0), strict=False):
@@ -94,3 +110,12 @@ def split(ctx: Lowering, node: Node) -> bool:
             _clear_last_block(ctx, y)
             _shift_channels(ctx, x, y, -start)
     return True
+
+
+def _split_codes(ctx: Lowering, node: Node, axis: int) -> None:
+    x, start = ctx.read_last(node.inputs[0]), 0
+    for value in node.outputs:
+        y = ctx.result(value, LAST)
+        cut = (*(slice(None),) * axis, slice(start, start + y.shape[axis]))
+        copy(ctx, x, ctx.channel_first(x)[cut], y, ctx.channel_first(y))
+        start += y.shape[axis]

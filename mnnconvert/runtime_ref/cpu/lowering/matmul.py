@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ SMALL_ROW = 1 << 16
 """Multiply-adds below which a product of one row costs more as a product than as a convolution."""
 
 FIRST: list[Rule] = []
-"""Rules that may take a MatMul, and what follows it, before it is lowered as a product: attention, coded weights."""
+"""Rules that may take a MatMul, and what follows it, before it is lowered as a product: coded weights."""
 
 
 class Operand(NamedTuple):
@@ -155,15 +155,16 @@ def _bias_after(ctx: Lowering, node: Node, n: int) -> tuple[Node, Value] | None:
 # Operands.
 
 
-def source_of(ctx: Lowering, value: Value) -> Operand:
+def source_of(ctx: Lowering, value: Value, readers: Collection[Node] = ()) -> Operand:
     """Where the elements of a float value lie, and how.
 
-    A transpose that only the present op reads is taken back: its copy is not made, and the view has its strides. One of
-    the last two axes stays contiguous.
+    A transpose that only the present op reads, or `readers` that it stands for, is taken back: its copy is not made,
+    and the view has its strides. One of the last two axes stays contiguous.
     """
     tensor = ctx.read(value)
     order = _order(ctx, value.producer)
-    if value.producer is None or order is None or ctx.only_user(value) is None:
+    alone = ctx.only_user(value) is not None or (value not in ctx.wanted and set(value.users) <= set(readers))
+    if value.producer is None or order is None or not alone:
         return Operand(tensor, geometry(ctx, tensor))
     before = value.producer.inputs[0]
     made = next((s for s in reversed(ctx.steps) if isinstance(s, Call) and s.args[-1] is tensor), None)

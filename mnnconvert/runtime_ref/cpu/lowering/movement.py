@@ -21,7 +21,7 @@ from mnnconvert.ops.layout import ConvertTensor, Identity, axis_order
 from mnnconvert.ops.padding import NUMPY_MODES, Padding
 from mnnconvert.ops.shape import ExpandDims, Flatten, Permute, Reshape, Squeeze, Transpose, Unsqueeze
 from mnnconvert.ops.vision import DepthToSpace, SpaceToDepth
-from mnnconvert.runtime_ref.cpu.lower import BLOCKED, Lowering, Tensor, lowers
+from mnnconvert.runtime_ref.cpu.lower import BLOCKED, LAST, PLAIN, Lowering, Tensor, lowers
 from mnnconvert.runtime_ref.cpu.strided import copy_parameters, offset, phantom
 
 PICK_AXES = 6
@@ -39,6 +39,11 @@ def geometry(ctx: Lowering, tensor: Tensor) -> np.ndarray:
 def only_blocked(ctx: Lowering, value: Value) -> bool:
     """Whether a value lies blocked, and reading it plain would be a conversion."""
     return set(ctx.layouts(value)) == {BLOCKED}
+
+
+def only_last(ctx: Lowering, value: Value) -> bool:
+    """Whether a value lies as a map of codes alone."""
+    return set(ctx.layouts(value)) == {LAST}
 
 
 def read_for(ctx: Lowering, value: Value, axes: Sequence[int]) -> Tensor:
@@ -81,10 +86,9 @@ def reshape(ctx: Lowering, node: Node) -> bool:
 
 def _read_in_order(ctx: Lowering, value: Value) -> Tensor:
     """A value in plain layout; whole blocks of single pixels lie in that order already."""
-    if only_blocked(ctx, value):
-        shape = ctx.shape(value)
-        if math.prod(shape[2:]) == 1 and shape[1] % ctx.lanes == 0:
-            return ctx.view(ctx.read_blocked(value), shape)
+    shape, lies = ctx.shape(value), ctx.layouts(value)
+    if lies and PLAIN not in lies and math.prod(shape[2:]) == 1 and shape[1] % ctx.lanes == 0:
+        return ctx.view(ctx.read_blocked(value) if BLOCKED in lies else ctx.read_last(value), shape)
     return ctx.read(value)
 
 
@@ -174,16 +178,22 @@ def _cut(ctx: Lowering, node: Node, index: Sequence[Any]) -> bool:
 
 @lowers(slicing.StridedSlice)
 def strided_slice(ctx: Lowering, node: Node) -> bool:
+    index = slice_index(ctx, node)
+    return index is not None and _cut(ctx, node, index)
+
+
+def slice_index(ctx: Lowering, node: Node) -> list[Any] | None:
+    """The index, of numpy's basic kind, that a StridedSlice stands for; None where it depends on data."""
     op: Any = node.op
     bounds = [ctx.constant(v) for v in node.inputs[1:]]
     if any(b is None for b in bounds):
-        return False
+        return None
     shape, index = ctx.shape(node.inputs[0]), []
     axes = iter(shape)
     for pick in op.picks(len(shape), *([int(v) for v in b.reshape(-1)] for b in bounds if b is not None)):
         size = None if pick is None else next(axes)
         index.append(slicing.python_slice(size, *pick) if isinstance(pick, tuple) and size is not None else pick)
-    return _cut(ctx, node, index)
+    return index
 
 
 @lowers(slicing.SliceTf)

@@ -1,12 +1,13 @@
-"""Pooling of blocked maps."""
+"""Pooling of blocked maps, and of maps of codes."""
 
 from __future__ import annotations
 
 import math
 
-from mnnconvert.ir import F32, Node
+from mnnconvert.ir import F32, I8, Node
 from mnnconvert.ops.pooling import Pooling, Pooling3D
 from mnnconvert.runtime_ref.cpu.lower import BLOCKED, Lowering, lowers
+from mnnconvert.runtime_ref.cpu.lowering.codes import pool_codes
 
 
 @lowers(Pooling)
@@ -14,6 +15,8 @@ def pooling(ctx: Lowering, node: Node) -> bool:
     op = node.op
     assert isinstance(op, Pooling)
     x = node.inputs[0]
+    if x.dtype == I8:
+        return pool_codes(ctx, node)
     if op.indices or x.dtype != F32 or 0 in ctx.shape(x):
         return False
     if op.whole:

@@ -44,7 +44,7 @@ inline bool needs_pass(int64_t activation) { return activation != IDENTITY && ac
 
 // `count` vectors at y, in place.
 inline void activate_all(float* y, int64_t count, int64_t activation, float low, float high) {
-  for (float* end = y + count * lanes; y < end; y += lanes) store(y, activate(activation, load(y), low, high));
+  activate_rows(activation, y, 0, 1, count * lanes, low, high);
 }
 
 }  // namespace mnnk

@@ -134,6 +134,66 @@ struct PlainDot {
 using Dot4 = PlainDot;
 using Dot8 = PlainDot;
 #endif
+
+// Dot products of signed codes on both sides, exact for all of them. A lane holds `group` weights of one row.
+//
+//   Activation       the type that an activation is stored as, with `offset` added to it
+//   Weight           the type that a weight is stored as
+//   step(s, w, x)    s + w . x, where every lane of x holds the same `group` activations
+//
+// PositiveDot is for activations of 0..127: then sums of two products fit into 16 bits.
+#if MNNK_LANES == 16 && defined(__AVX512VNNI__)
+struct CodeDot {
+  using Activation = uint8_t;
+  using Weight = int8_t;
+  static constexpr int group = 4, offset = 128;
+  static MNNK_INLINE vi step(vi s, vi w, vi x) { return (vi)_mm512_dpbusd_epi32((__m512i)s, (__m512i)x, (__m512i)w); }
+};
+#elif MNNK_LANES == 16 && !defined(__AVX512F__)
+struct CodeDot {  // "wide" stands in for VNNI
+  using Activation = uint8_t;
+  using Weight = int8_t;
+  static constexpr int group = 4, offset = 128;
+  static MNNK_INLINE vi step(vi s, vi w, vi x) {
+    for (int i = 0; i < 32; i += 8) s += ((w << (24 - i)) >> 24) * ((x >> i) & splat_int(255));
+    return s;
+  }
+};
+#elif MNNK_LANES == 4 && defined(__ARM_FEATURE_DOTPROD)
+struct CodeDot {
+  using Activation = int8_t;
+  using Weight = int8_t;
+  static constexpr int group = 4, offset = 0;
+  static MNNK_INLINE vi step(vi s, vi w, vi x) {
+    return (vi)vdotq_s32((int32x4_t)s, vreinterpretq_s8_s32((int32x4_t)w), vreinterpretq_s8_s32((int32x4_t)x));
+  }
+};
+#else
+struct CodeDot {
+  using Activation = int16_t;
+  using Weight = int16_t;
+  static constexpr int group = 2, offset = 0;
+  static MNNK_INLINE vi step(vi s, vi w, vi x) {
+#if defined(MNNK_HAS_PAIRS)
+    return in_order(s + sum_pairs(w, x));
+#else
+    return s + ((w << 16) >> 16) * ((x << 16) >> 16) + (w >> 16) * (x >> 16);
+#endif
+  }
+};
+#endif
+#if defined(MNNK_HAS_PAIRS) && MNNK_LANES >= 8 && !defined(__AVX512VNNI__)
+struct PositiveDot {
+  using Activation = uint8_t;
+  using Weight = int8_t;
+  static constexpr int group = 4, offset = 0;
+  static MNNK_INLINE vi step(vi s, vi w, vi x) {
+    return in_order(s + sum_pairs(sum_byte_pairs(x, w), splat_int(0x00010001)));
+  }
+};
+#else
+using PositiveDot = CodeDot;
+#endif
 #undef MNNK_HAS_PAIRS
 
 }  // namespace mnnk

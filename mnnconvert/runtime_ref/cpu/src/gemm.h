@@ -50,6 +50,8 @@ inline int64_t rows_per_block(int64_t step) {
   return larger<int64_t>(1, 56 * 1024 / (larger<int64_t>(1, step) * most_rows)) * most_rows;
 }
 
+constexpr int64_t line = 64 / sizeof(float);  // of the caches
+
 constexpr int few_rows = 4;  // a matrix of so many rows reads b once; b is not worth packing
 constexpr int64_t streamed_columns = 1024;
 
@@ -150,7 +152,6 @@ void sweep(Left a, const Right& b, int64_t k, Output y, int64_t tiles, int64_t c
   const float* ahead = b.ahead;
   for (; tiles > 0; --tiles) {
     vf acc[R][V] = {};
-    for (const float* end = ahead + b.share; ahead < end; ahead += 64 / sizeof(float)) __builtin_prefetch(ahead, 0, 2);
     if (k >= 64) {
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {  // where the tile begins and ends
@@ -158,7 +159,20 @@ void sweep(Left a, const Right& b, int64_t k, Output y, int64_t tiles, int64_t c
         __builtin_prefetch(y.data + r * y.row + V * lanes - 1, 1, 3);
       }
     }
-    accumulate<R, V>(a, b, k, acc);
+    if (b.share) {
+      Left left = a;
+      Right right = b;
+      const int64_t lines = b.share / line, each = ceil_div(k, lines);
+      for (int64_t rest = k, some; rest > 0; rest -= some, ahead += line) {
+        some = smaller(each, rest);
+        __builtin_prefetch(ahead, 0, 2);
+        accumulate<R, V>(left, right, some, acc);
+        left.data += some * left.column;
+        right.data += some * right.row;
+      }
+    } else {
+      accumulate<R, V>(a, b, k, acc);
+    }
     if (V > 2 || columns == V * lanes) {
       const float* residual = y.residual;
       float* to = y.data;
@@ -199,13 +213,8 @@ template <int R = most_rows> Sweep sweep_of(int64_t rows, int64_t vectors) {
   return vectors == 2 ? sweep<R, 2> : sweep<R, 1>;
 }
 
-__attribute__((noinline)) inline void activate_rows(const Output& y, int64_t rows, int64_t columns) {
-  for (int64_t i = 0; i < rows; ++i) {
-    float* row = y.data + i * y.row;
-    int64_t j = 0;
-    for (; j + lanes <= columns; j += lanes) store(row + j, activate(y.activation, load(row + j), y.slope, 0.0f));
-    if (j < columns) store_part(row + j, activate(y.activation, load_part(row + j, columns - j), y.slope, 0.0f), columns - j);
-  }
+inline void activate(const Output& y, int64_t rows, int64_t columns) {
+  activate_rows(y.activation, y.data, y.row, rows, columns, y.slope, 0.0f);
 }
 
 // A block of rows of `a` times panels of `b` that hold `columns` columns. y = a b + bias + residual, activated.
@@ -228,7 +237,7 @@ inline void block(const Left& a, int64_t rows, const Right& b, int64_t columns, 
     if (with_more) sweep_of(few + 1, vectors)(a, from, k, to, with_more, some);
     from.ahead += with_more * from.share;
     sweep_of(few, vectors)({a.data + done * a.row, a.row, a.column}, from, k, to.at(done, 0), tiles - with_more, some);
-    if (y.activation > CLIP) activate_rows(to, rows, some);
+    if (y.activation > CLIP) activate(to, rows, some);
   }
 }
 
@@ -289,7 +298,7 @@ void stream_rows(const Left& a, int64_t rows, const float* b, int64_t b_row, int
   for (int64_t j = 0, some; j < columns; j += some) {
     some = smaller(streamed_columns, columns - j);
     stream<R>(a, b + j, b_row, some, k, y.at(0, j));
-    if (y.activation > CLIP) activate_rows(y.at(0, j), rows, some);
+    if (y.activation > CLIP) activate(y.at(0, j), rows, some);
   }
 }
 
@@ -328,7 +337,7 @@ void dots_rows(const Left& a, int64_t rows, const float* b, int64_t b_column, in
   const int64_t whole = columns / C * C;
   dots<R, C>(a, b, b_column, whole, k, y);
   dots<R, 1>(a, b + whole * b_column, b_column, columns - whole, k, y.at(0, whole));
-  if (y.activation > CLIP) activate_rows(y, rows, columns);
+  if (y.activation > CLIP) activate(y, rows, columns);
 }
 
 struct Product {
@@ -345,7 +354,7 @@ struct Product {
   }
   bool b_streams() const { return !packed && b_column == 1 && m <= few_rows && k * b_row > (1 << 16); }
   bool by_dots() const { return !packed && b_row == 1 && b_column > 1 && a.column == 1 && m <= few_rows; }
-  bool copies_a() const { return n > 4 * panel && (a.column != 1 || m > few_rows); }
+  bool copies_a() const { return n > 4 * panel && (a.column != 1 || (m > few_rows && a.row % 256 == 0)); }
   int64_t columns_at_once() const { return packed || b_in_place() ? most_columns : columns_per_block; }
   int64_t a_scratch() const {
     const int64_t step = k_step(k);

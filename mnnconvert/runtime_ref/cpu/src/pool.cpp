@@ -15,6 +15,10 @@ constexpr auto SPIN = std::chrono::microseconds(50);  // a kernel is rarely long
 constexpr size_t PAGE = size_t{2} << 20;  // a huge one: in small ones, blocks that fit a cache may compete in it
 constexpr std::align_val_t ALIGNMENT{PAGE};
 
+// A door: 32 bits of the job's number, one that is set while threads may enter, and how many have.
+constexpr int JOB = 32;
+constexpr uint64_t OPEN = uint64_t{1} << 31, ENTERED = OPEN - 1;
+
 constexpr size_t rounded(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
 inline void relax() {
@@ -35,7 +39,7 @@ Pool::~Pool() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
-    turn_.fetch_add(1);
+    door_.fetch_add(uint64_t{1} << JOB);
   }
   wake_.notify_all();
   for (auto& worker : workers_) worker.join();
@@ -60,8 +64,9 @@ void* Pool::scratch(int thread, size_t bytes) {
 void Pool::run(Part part, const void* context) {
   part_ = part;
   context_ = context;
-  running_.store(threads_ - 1, std::memory_order_relaxed);
-  turn_.fetch_add(1);  // publishes the job
+  left_.store(0, std::memory_order_relaxed);
+  const uint64_t job = (door_.load(std::memory_order_relaxed) >> JOB) + 1;
+  door_.store(job << JOB | OPEN);  // publishes the job
   if (sleeping_.load() > 0) {
     const std::lock_guard<std::mutex> lock(mutex_);
     wake_.notify_all();
@@ -72,18 +77,19 @@ void Pool::run(Part part, const void* context) {
   } catch (const std::bad_alloc&) {
     failed = true;
   }
-  for (int turns = 0; running_.load(std::memory_order_acquire) > 0; ++turns) {
+  const uint64_t entered = door_.fetch_and(~OPEN) & ENTERED;
+  for (int turns = 0; left_.load(std::memory_order_acquire) < entered; ++turns) {
     if (turns < 2000) relax(); else std::this_thread::yield();
   }
   if (failed_.exchange(false) || failed) throw std::bad_alloc();
 }
 
-// Whether a new turn came while spinning.
-bool Pool::spin(uint32_t seen) const {
+// Whether a new job came while spinning.
+bool Pool::spin(uint64_t seen) const {
   const auto until = std::chrono::steady_clock::now() + SPIN;
   do {
     for (int i = 0; i < 64; ++i) {
-      if (turn_.load(std::memory_order_acquire) != seen) return true;
+      if (door_.load(std::memory_order_acquire) >> JOB != seen) return true;
       relax();
     }
   } while (std::chrono::steady_clock::now() < until);
@@ -91,22 +97,25 @@ bool Pool::spin(uint32_t seen) const {
 }
 
 void Pool::work(int thread) {
-  uint32_t seen = 0;
+  uint64_t seen = 0;
   for (;;) {
     if (!spin(seen)) {
       std::unique_lock<std::mutex> lock(mutex_);
       sleeping_.fetch_add(1);
-      wake_.wait(lock, [&] { return turn_.load() != seen; });
+      wake_.wait(lock, [&] { return door_.load() >> JOB != seen; });
       sleeping_.fetch_sub(1);
     }
-    ++seen;
+    uint64_t door = door_.load(std::memory_order_acquire);
+    while (door & OPEN && !door_.compare_exchange_weak(door, door + 1, std::memory_order_acquire)) {}
+    seen = door >> JOB;
     if (stop_) return;
+    if (!(door & OPEN)) continue;
     try {
       part_(context_, thread);
     } catch (const std::bad_alloc&) {
       failed_ = true;
     }
-    running_.fetch_sub(1, std::memory_order_release);
+    left_.fetch_add(1, std::memory_order_release);
   }
 }
 

@@ -1,4 +1,6 @@
-// Threads of one session. Work is split in contiguous parts, one per thread; who waits spins briefly, then sleeps.
+// Threads of one session. Work is split in contiguous parts, of which each thread takes its own first and then those
+// whose threads are late: nobody waits for a thread that has not begun, because it sleeps or others have its processor.
+// Who waits for work spins briefly, then sleeps.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -22,15 +24,21 @@ class Pool {
 
   int threads() const { return threads_; }
 
-  // f(begin, end, thread) on contiguous parts of 0..count, each at least `grain` long (but for the last).
+  // f(begin, end, thread) on contiguous parts of 0..count, each at least `grain` long (but for the last). A thread may
+  // be given several parts, one after the other.
   template <class F> void split(int64_t count, int64_t grain, const F& f) {
-    const int64_t parts = count < 2 * grain ? 1 : (count / grain < threads_ ? count / grain : threads_);
+    const int64_t most = threads_ < MOST_PARTS ? threads_ : MOST_PARTS;
+    const int64_t parts = count < 2 * grain ? 1 : (count / grain < most ? count / grain : most);
     if (count <= 0) return;
     if (parts <= 1) return f(int64_t{0}, count, 0);
+    std::atomic<uint64_t> taken{0};  // a bit per part
     const auto part = [&](int thread) {
-      if (thread >= parts) return;
-      const int64_t begin = count * thread / parts, end = count * (thread + 1) / parts;
-      f(begin, end, thread);
+      for (int64_t i = 0; i < parts; ++i) {
+        const int64_t at = (thread + i) % parts;
+        const uint64_t bit = uint64_t{1} << at;
+        if (taken.fetch_or(bit, std::memory_order_relaxed) & bit) continue;
+        f(count * at / parts, count * (at + 1) / parts, thread);
+      }
     };
     run([](const void* context, int thread) { (*static_cast<const decltype(part)*>(context))(thread); }, &part);
   }
@@ -58,10 +66,11 @@ class Pool {
   }
 
  private:
+  static constexpr int64_t MOST_PARTS = 64;
   using Part = void (*)(const void*, int);
   void run(Part part, const void* context);
   void work(int thread);
-  bool spin(uint32_t seen) const;
+  bool spin(uint64_t seen) const;
 
   struct Scratch {
     void* data = nullptr;
@@ -73,8 +82,9 @@ class Pool {
   std::vector<std::thread> workers_;
   Part part_ = nullptr;
   const void* context_ = nullptr;
-  alignas(64) std::atomic<uint32_t> turn_{0};
-  alignas(64) std::atomic<int> running_{0};
+  // The number of the job, whether it still takes threads, and how many it took (pool.cpp).
+  alignas(64) std::atomic<uint64_t> door_{0};
+  alignas(64) std::atomic<uint64_t> left_{0};  // threads that are done with it
   std::atomic<int> sleeping_{0};
   std::atomic<bool> stop_{false};
   std::atomic<bool> failed_{false};

@@ -25,6 +25,7 @@
 // Exact. A step of columns of some tiles is decoded to floats that stay in the L1 cache, in the panels of gemm.h, and
 // multiplied there.
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "dot.h"
@@ -478,19 +479,28 @@ KERNEL(coded_pack, ARGS(codes, scale, minimum, packed, numbers), PARAMS(rows, co
   const Weights w{nullptr, nullptr, p.rows, p.columns, p.block, p.bits, a.minimum != nullptr};
   const int64_t blocks = w.blocks(), groups = w.groups(), bits = w.packed_bits();
   const int8_t* codes = in<int8_t>(a.codes);
-  const auto code = [&](int64_t row, int64_t b, int64_t column) {
-    if (row >= p.rows || column >= p.block) return uint8_t{0};
-    return static_cast<uint8_t>(codes[row * p.columns + b * p.block + column] + (1 << (p.bits - 1)));
+  // The codes of a row in a group, unsigned; 0 beyond the block.
+  const auto codes_of = [&](int64_t row, int64_t g) {
+    uint8_t eight[group] = {};
+    const int64_t column = g % groups * group;
+    if (row < p.rows) {
+      const int8_t* from = codes + row * p.columns + g / groups * p.block + column;
+      const int64_t count = smaller<int64_t>(group, p.block - column);
+      for (int64_t i = 0; i < count; ++i) eight[i] = static_cast<uint8_t>(from[i] + (1 << (p.bits - 1)));
+    }
+    std::array<uint32_t, 2> halves;
+    std::memcpy(halves.data(), eight, sizeof eight);
+    return halves;
   };
   const auto pack_codes = [&](int64_t tile) {
     const int64_t step = w.width(tile) * lanes * bits;
     uint8_t* to = out<uint8_t>(a.packed) + w.codes_at(tile);
     for (int64_t g = 0; g < blocks * groups; ++g, to += step)
-      for (int i = 0; i < 4 * lanes; ++i) {
-        const int64_t row = tile * lanes + i / 4, column = g % groups * group + i % 4;
-        const uint8_t first = code(row, g / groups, column), second = code(row, g / groups, column + 4);
-        to[i] = static_cast<uint8_t>(bits == 4 ? first | second << 4 : first);
-        if (bits == 8) to[4 * lanes + i] = second;
+      for (int r = 0; r < lanes; ++r) {
+        auto [first, second] = codes_of(tile * lanes + r, g);
+        if (bits == 4) first |= second << 4;
+        std::memcpy(to + 4 * r, &first, sizeof first);
+        if (bits == 8) std::memcpy(to + 4 * (lanes + r), &second, sizeof second);
       }
   };
   const auto pack_numbers = [&](int64_t tile) {

@@ -82,7 +82,7 @@ __attribute__((noinline, optimize("no-schedule-insns2"))) void run_tiles(const T
 #pragma GCC unroll 16
     for (int b = 0; b < B; ++b)
 #pragma GCC unroll 16
-      for (int p = 0; p < P; ++p) sum[b][p] = vf{};
+      for (int p = 0; p < P; ++p) sum[b][p] = t.bias ? load(t.bias + b * lanes) : vf{};
     const float* w = t.w;
     const int32_t* run = t.runs;
     for (const int32_t* end = run + t.full; run < end; ++run) {
@@ -92,11 +92,12 @@ __attribute__((noinline, optimize("no-schedule-insns2"))) void run_tiles(const T
       w += lanes * B * lanes;
     }
     for (const int32_t* end = run + t.single; run < end; ++run, w += B * lanes) step<B, P>(sum, x, *run, w);
+    if (!t.bias) {
 #pragma GCC unroll 16
-    for (int b = 0; b < B; ++b)
+      for (int b = 0; b < B; ++b)
 #pragma GCC unroll 16
-      for (int p = 0; p < P; ++p)
-        sum[b][p] += t.bias ? load(t.bias + b * lanes) : load(y + b * t.plane + p * lanes);
+        for (int p = 0; p < P; ++p) sum[b][p] += load(y + b * t.plane + p * lanes);
+    }
     if (residual) {
 #pragma GCC unroll 16
       for (int b = 0; b < B; ++b)
@@ -340,10 +341,15 @@ KERNEL(conv_pack, ARGS(w, packed), PARAMS(outputs, inputs, group, kernel_h, kern
       const int64_t wide = tile_blocks(blocks, tile) * lanes, first = 2 * tile * lanes;
       const float* w = in(a.w) + group * outputs * inputs * taps;
       float* y = out(a.packed) + (group * blocks * lanes + first) * inputs * taps;
-      for (int64_t from = 0; from < inputs; from += unit)
-        for (int64_t tap = 0; tap < taps; ++tap)
-          for (int64_t i = from; i < smaller(from + unit, inputs); ++i)
-            for (int64_t o = first; o < first + wide; ++o) *y++ = o < outputs ? w[(o * inputs + i) * taps + tap] : 0.0f;
+      for (int64_t from = 0, count; from < inputs; from += count, y += count * taps * wide) {
+        count = smaller(unit, inputs - from);
+        std::fill_n(y, count * taps * wide, 0.0f);
+        for (int64_t o = 0; o < smaller(wide, outputs - first); ++o) {
+          const float* row = w + ((first + o) * inputs + from) * taps;
+          for (int64_t i = 0; i < count; ++i)
+            for (int64_t tap = 0; tap < taps; ++tap) y[(tap * count + i) * wide + o] = row[i * taps + tap];
+        }
+      }
     }
   });
 }

@@ -373,7 +373,9 @@ KERNEL(deconv, ARGS(x, packed, bias, residual, y),
     run_block(job, in(a.x), in(a.packed), in(a.bias), out(a.y), finish, unit, first_panel, last_panel, memory);
   };
   const bool by_unit = units >= pool.threads();
-  pool.split(by_unit ? units : panels, 1, [&](int64_t begin, int64_t end, int thread) {
+  const int64_t count = by_unit ? units : panels;
+  const int64_t work = p.images * p.height * p.width * p.inputs * p.outputs * p.kernel_y * p.kernel_x / count;
+  pool.split(count, ceil_div(WORTH_A_THREAD, work + 1), [&](int64_t begin, int64_t end, int thread) {
     void* memory = pool.scratch(thread, bytes);
     for (int64_t unit = by_unit ? begin : 0; unit < (by_unit ? end : units); ++unit)
       run(unit, by_unit ? 0 : begin, by_unit ? panels : end, memory);
@@ -462,7 +464,8 @@ KERNEL(deconv_few, ARGS(x, packed, bias, residual, y),
   const Finish finish(a.residual, p.activation, s.low, s.high);
   const int64_t in_step = p.height * p.width * lanes, in_image = ceil_div(p.inputs, lanes) * in_step;
   const int64_t block_rows = 16 * p.stride_y, blocks = ceil_div(p.out_height, block_rows);
-  pool.split(p.images * blocks, 1, [&](int64_t first_block, int64_t last_block, int thread) {
+  const int64_t work = p.height * p.width * p.inputs * p.outputs * p.kernel_y * p.kernel_x / larger<int64_t>(1, blocks);
+  pool.split(p.images * blocks, ceil_div(WORTH_A_THREAD, work + 1), [&](int64_t first_block, int64_t last_block, int thread) {
     float* c = pool.scratch_f32(thread, p.width * job.c_row());
     for (int64_t unit = first_block; unit < last_block; ++unit) {
       const int64_t image = unit / blocks, begin = unit % blocks * block_rows;

@@ -251,7 +251,8 @@ void convolve(const float* x, const float* weights, float* y, const Shape& s, in
   if (tiles == 0 || outputs == 0) return;
   const Plan plan = make_plan<TILE>(s, tiles, panels, pool.threads());
   const bool by_group = plan.groups >= pool.threads();
-  pool.split(by_group ? plan.groups : panels, 1, [&](int64_t begin, int64_t end, int thread) {
+  const int64_t count = by_group ? plan.groups : panels, work = parts * tiles * s.in_blocks * lanes * outputs / count;
+  pool.split(count, ceil_div(WORTH_A_THREAD, work + 1), [&](int64_t begin, int64_t end, int thread) {
     float* v = pool.scratch_f32(thread, parts * (plan.v_step + plan.m_step) + panels * PANEL);
     float* bias = v + parts * (plan.v_step + plan.m_step);
     for (int64_t i = 0; i < panels * PANEL; ++i) bias[i] = plain_bias && i < outputs ? plain_bias[i] : 0.0f;
@@ -273,23 +274,26 @@ KERNEL(winograd_pack, ARGS(w, g, packed), PARAMS(outputs, inputs, tile)) {
   const double* g = in<double>(a.g);
   float* packed = out(a.packed);
   const int64_t alpha = p.tile + 2, rows = round_up(p.inputs, lanes), panels = ceil_div(p.outputs, PANEL);
+  using Row = double[PANEL];  // a number for each output
+  const auto mix = [](Row& y, const double* factor, const Row& first, const Row& second, const Row& third) {
+    for (int o = 0; o < PANEL; ++o) y[o] = factor[0] * first[o] + factor[1] * second[o] + factor[2] * third[o];
+  };
   pool.split(panels, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t panel = begin; panel < end; ++panel)
-      for (int64_t k = 0; k < rows; ++k)
-        for (int64_t column = 0; column < PANEL; ++column) {
-          const int64_t o = panel * PANEL + column;
-          float* to = packed + (panel * rows + k) * PANEL + column;
-          const bool real = o < p.outputs && k < p.inputs;
-          const float* from = real ? w + (o * p.inputs + k) * 9 : nullptr;
-          for (int64_t i = 0; i < alpha; ++i) {
-            double half[3] = {};  // row i of g w
-            for (int c = 0; c < 3 && real; ++c)
-              half[c] = g[i * 3] * from[c] + g[i * 3 + 1] * from[3 + c] + g[i * 3 + 2] * from[6 + c];
-            for (int64_t j = 0; j < alpha; ++j)
-              to[(i * alpha + j) * panels * rows * PANEL] =
-                  static_cast<float>(half[0] * g[j * 3] + half[1] * g[j * 3 + 1] + half[2] * g[j * 3 + 2]);
+      for (int64_t k = 0; k < rows; ++k) {
+        Row taps[9] = {}, half[3], whole;
+        const int64_t outputs = k < p.inputs ? smaller<int64_t>(PANEL, p.outputs - panel * PANEL) : 0;
+        for (int64_t o = 0; o < outputs; ++o)
+          for (int tap = 0; tap < 9; ++tap) taps[tap][o] = w[((panel * PANEL + o) * p.inputs + k) * 9 + tap];
+        for (int64_t i = 0; i < alpha; ++i) {
+          for (int c = 0; c < 3; ++c) mix(half[c], g + i * 3, taps[c], taps[3 + c], taps[6 + c]);  // row i of g w
+          for (int64_t j = 0; j < alpha; ++j) {
+            mix(whole, g + j * 3, half[0], half[1], half[2]);
+            float* to = packed + (((i * alpha + j) * panels + panel) * rows + k) * PANEL;
+            for (int o = 0; o < PANEL; ++o) to[o] = static_cast<float>(whole[o]);
           }
         }
+      }
   });
 }
 
