@@ -14,24 +14,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mnnconvert.api import convert, load, quantize, verify
+    from mnnconvert.api import compress, convert, load, quantize, verify
     from mnnconvert.calibration.report import QuantizationReport
+    from mnnconvert.compression import Compressed
     from mnnconvert.conversion import ConversionReport
     from mnnconvert.errors import ConversionError, Diagnostic, GateError, MnnConvertError, UsageError
     from mnnconvert.runtime_ref.session import Session
     from mnnconvert.verify.verification import VerificationResult
 
 _HOMES = {
-    "convert": "api", "load": "api", "quantize": "api", "ConversionReport": "conversion",
-    "Session": "runtime_ref.session",
+    "convert": "api", "compress": "api", "load": "api", "quantize": "api", "Compressed": "compression",
+    "ConversionReport": "conversion", "QuantizationReport": "calibration.report", "Session": "runtime_ref.session",
     "VerificationResult": "verify.verification", "ConversionError": "errors", "Diagnostic": "errors",
     "GateError": "errors", "MnnConvertError": "errors", "UsageError": "errors",
-    "QuantizationReport": "calibration.report",
 }  # fmt: skip
 
 __all__ = [
-    "ConversionError", "ConversionReport", "Diagnostic", "GateError", "MnnConvertError",
-    "QuantizationReport", "Session", "UsageError", "VerificationResult", "convert", "load", "quantize", "verify",
+    "Compressed", "ConversionError", "ConversionReport", "Diagnostic", "GateError", "MnnConvertError",
+    "QuantizationReport", "Session", "UsageError", "VerificationResult", "compress", "convert", "load", "quantize",
+    "verify",
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from mnnconvert.options import ConversionOptions
 
 if TYPE_CHECKING:
     from mnnconvert.calibration.report import QuantizationReport
+    from mnnconvert.compression import Compressed
     from mnnconvert.conversion import ConversionReport
     from mnnconvert.describe import ModelInfo
     from mnnconvert.runtime_ref.session import Session
@@ -39,6 +40,31 @@ def convert_with(options: ConversionOptions, progress: Progress | None = None) -
     from mnnconvert.conversion import Conversion
 
     return Conversion(options, progress).run()
+
+
+def compress(
+    source: PathLike,
+    target: PathLike,
+    *,
+    max_size: str | int | None = None,
+    max_drop: str | None = None,
+    avg_bits: float | None = None,
+    data: PathLike | None = None,
+    progress: Progress | None = None,
+    **keywords: Any,
+) -> Compressed:
+    """Convert with bits and blocks chosen for each weight, so that the outputs change least within a goal.
+
+    One of: `max_size` of the file (bytes, or text such as "5MB"), `avg_bits` per weight with scales, `max_drop` such as
+    "cosine=0.002" (also top1, error). `data` are inputs as for `convert`; keywords are options of a conversion. Raises
+    what `convert` raises, and `budget-too-small`.
+    """
+    from mnnconvert.compression import Compression, goal_of, options_of
+
+    goal = goal_of(max_size, avg_bits, max_drop)
+    places = {"model_file": os.fspath(source), "mnn_model": os.fspath(target)}
+    options = options_of(**places, data=None if data is None else os.fspath(data), **keywords)
+    return Compression(options, goal, progress).run()
 
 
 def load(

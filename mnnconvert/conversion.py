@@ -77,8 +77,14 @@ class ConversionReport:
 class Conversion:
     """The steps of one conversion; each leaves its mark on the report."""
 
-    def __init__(self, options: ConversionOptions, progress: Callable[[str, float], None] | None = None):
+    def __init__(
+        self,
+        options: ConversionOptions,
+        progress: Callable[[str, float], None] | None = None,
+        choose: Callable[[Graph], Recipe] | None = None,
+    ):
         self.options = options
+        self.choose = choose  # decides on the weights when it has seen the graph; the options do where it is None
         self.progress = progress or (lambda stage, fraction: None)
         self.source = Path(options.model_file or "")
         self.framework = options.framework or guess_framework(self.source)
@@ -103,11 +109,14 @@ class Conversion:
         recipe = self.recipe = recipe_of(self.options)
         graph = self._read()
         self._rewrite(graph)
+        if not self.options.plan:
+            self._check_target()
+        if self.choose is not None:
+            recipe = self.recipe = self.choose(graph)
         layers = self._plan(graph, recipe)
         if self.options.plan:
             self._predict(layers)
         else:
-            self._check_target()
             self._scale_channels(graph, layers)
             self._float_proof(graph, recipe)
             self._quantize(graph, layers, recipe)

@@ -18,6 +18,7 @@ from mnnconvert.ir import CodedTensor, CodedWeights, Graph, Node, Tensor, Value
 from mnnconvert.ir.types import I8, Steps
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.option_types import did_you_mean
+from mnnconvert.passes.settle_steps import SettleSteps
 from mnnconvert.quantizers.channels import code_channels
 from mnnconvert.quantizers.equalize import equalize
 from mnnconvert.quantizers.int8 import (
@@ -83,6 +84,7 @@ class Calibration:
         self._replace(*self._correct(coded))
 
     def _write(self, path: Path) -> None:
+        SettleSteps().run(self.graph)
         external = Path(f"{self.source}.weight").exists()
         self.report.target_bytes = write_model(self.graph, path, external=external).size
 

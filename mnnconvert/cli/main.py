@@ -27,6 +27,7 @@ class Terminated(BaseException):
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("mnnconvert.cli.verify", "compare a converted model with its source"),
+    "compress": ("mnnconvert.cli.compress", "convert with bits chosen for each weight, within a budget"),
     "run": ("mnnconvert.cli.run", "run a model"),
     "bench": ("mnnconvert.cli.bench", "time a model, alone or against its source"),
     "quantize": ("mnnconvert.cli.quantize", "full int8 from samples, with the configuration of MNN's mnnquant"),

@@ -100,12 +100,22 @@ def plan_weights(graph: Graph, recipe: Recipe) -> list[LayerPlan]:
     tables = [n for inner in graph.graphs() for n in inner.nodes if _reads_table(n)]
     tables = [n for n in tables if recipe.codes_weights or isinstance(n.inputs[0].tensor, CodedTensor)]
     _refuse_unmatched([*nodes, *tables], recipe)
-    layers = [*(_table(node, recipe) for node in tables), *(_layer(node, recipe) for node in nodes)]
+    layers = [layer_plan(node, recipe) for node in (*tables, *nodes)]
     _note_tied(layers)
     problems = [_does_not_fit(layer) for layer in layers if layer.block < 0]
     if problems:
         raise ConversionError(problems)
     return layers
+
+
+def layer_plan(node: Node, recipe: Recipe) -> LayerPlan:
+    """The plan for a node that holds a weight or looks one up; its `block` is below 0 where none of that size fits."""
+    return _table(node, recipe) if _reads_table(node) else _layer(node, recipe)
+
+
+def holds_weight(node: Node) -> bool:
+    """Whether a node has a plan."""
+    return _has_weight(node) or _reads_table(node)
 
 
 def _note_tied(layers: Sequence[LayerPlan]) -> None:
