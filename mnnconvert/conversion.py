@@ -222,7 +222,7 @@ class Conversion:
         from mnnconvert.schema.files import refuse_same, staged
 
         targets = [Path(self.options.mnn_model or ""), *self._recipe_files()]
-        if len({t.resolve() for t in targets}) < len(targets):
+        if len({os.path.realpath(t) for t in targets}) < len(targets):  # `Path.resolve` raises on loops of links
             raise UsageError.of("contradictory-options", f"two files would be written as '{targets[-1]}'")
         for target in targets:
             refuse_same(self.source, target)
