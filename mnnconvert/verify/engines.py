@@ -33,12 +33,14 @@ TWIN_BYTES = 500_000_000  # larger models are not opened a second time
 class TensorInfo:
     """What an engine says about an input or output: a string is a symbolic size, None an unknown one.
 
-    The whole type or shape is None where the engine tells it only by running (outputs of the MNN runtime).
+    The whole type or shape is None where the engine tells it only by running (outputs of the MNN runtime). `codes`:
+    its integers are steps of a quantized number.
     """
 
     name: str
     dtype: np.dtype | None
     shape: tuple[int | str | None, ...] | None
+    codes: bool = False
 
 
 class Engine(Protocol):

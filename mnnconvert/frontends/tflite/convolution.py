@@ -1,0 +1,155 @@
+"""Import rules of convolutions: channels last in TFLite, first in MNN. Weights keep their codes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mnnconvert.frontends.tflite.compose import (
+    FIX_SIZES,
+    Ints,
+    activated,
+    bias_of,
+    channels_first,
+    channels_last,
+    known_rank,
+    pads_of,
+)
+from mnnconvert.frontends.tflite.node import TfliteNode
+from mnnconvert.frontends.tflite.registry import tflite_op
+from mnnconvert.ir import Builder, Dim, Value
+from mnnconvert.ops.convolution import Convolution
+from mnnconvert.ops.convolution3d import Convolution3D, ConvTranspose3D
+from mnnconvert.ops.deconvolution import Deconvolution
+
+
+def _sizes(n: TfliteNode, w: Value) -> tuple[int, ...]:
+    """The sizes of a weight; they have to be known."""
+    if w.shape is None or not all(isinstance(d, int) and d > 0 for d in w.shape):
+        raise n.refuse(f"the sizes of the weight of {n.op} are not known")
+    return tuple(d for d in w.shape if isinstance(d, int))
+
+
+def _operand(b: Builder, n: TfliteNode, index: int, rank: int) -> Value:
+    x = n.input(index)
+    if known_rank(n, x) != rank:
+        raise n.refuse(f"{n.op} takes an operand of rank {rank}, not {x.rank}", reference="bad-tflite-file")
+    return channels_first(b, n, x)
+
+
+def _steps(n: TfliteNode, *names: str) -> Ints:
+    return tuple(int(n.option(name, 1)) for name in names)
+
+
+def _conv2d(b: Builder, n: TfliteNode, x: Value, w: Value, group: int) -> Value:
+    outputs, _, *kernel = _sizes(n, w)
+    strides, dilations = _steps(n, "StrideH", "StrideW"), _steps(n, "DilationHFactor", "DilationWFactor")
+    pads = pads_of(n, (x.shape or ())[2:], tuple(kernel), strides, dilations)
+    (t, l), (d, r) = pads or ((0, 0), (0, 0))
+    op = Convolution(
+        (strides[0], strides[1]),
+        (dilations[0], dilations[1]),
+        (t, l, d, r),
+        group,
+        "",
+        "SAME" if pads is None else "CAFFE",
+    )
+    y = b.add(op, x, w, bias_of(b, n, 2, outputs))
+    return activated(b, n, channels_last(b, y))
+
+
+@tflite_op("CONV_2D")
+def conv_2d(b: Builder, n: TfliteNode) -> Value:
+    """The weight [O, H, W, I/group] tells the number of groups."""
+    x, w = _operand(b, n, 0, 4), n.weight(b, 1, (0, 3, 1, 2), 0)
+    channels, per_group = (x.shape or (None, None))[1], _sizes(n, w)[1]
+    group = channels // per_group if isinstance(channels, int) else 1
+    return _conv2d(b, n, x, w, max(1, group))
+
+
+@tflite_op("DEPTHWISE_CONV_2D")
+def depthwise_conv_2d(b: Builder, n: TfliteNode) -> Value:
+    """The weight [1, H, W, C * m] makes m results of each channel, which lie beside each other."""
+    x, w = _operand(b, n, 0, 4), n.weight(b, 1, (3, 0, 1, 2), 3)
+    outputs, channels = _sizes(n, w)[0], (x.shape or (None, None))[1]
+    group = channels if isinstance(channels, int) else outputs // max(1, int(n.option("DepthMultiplier", 1)))
+    if group < 1 or outputs % group:
+        raise n.refuse(f"{n.op} makes {outputs} results of {group} channels", reference="bad-tflite-file")
+    return _conv2d(b, n, x, w, group)
+
+
+def _crop(n: TfliteNode, sizes: tuple[Dim, ...], kernel: Ints, strides: Ints, outs: Ints) -> tuple[Ints, Ints, Ints]:
+    """Pads before and after, and what enlarges the far end, with which a transposed convolution has these sizes."""
+    same = n.choice("Padding", "Padding", "VALID") == "SAME"
+    begin, end, extra = [], [], []
+    for size, k, s, out in zip(sizes, kernel, strides, outs, strict=True):
+        if not isinstance(size, int):
+            raise n.refuse(f"{n.op} needs the sizes of its operand", hint=FIX_SIZES)
+        total = (size - 1) * s + k - out
+        first = max(0, total) // 2 if same else 0
+        begin.append(first)
+        end.append(max(0, total - first))
+        extra.append(max(0, first - total))
+    return tuple(begin), tuple(end), tuple(extra)
+
+
+@tflite_op("TRANSPOSE_CONV", limits="the sizes of the result must be known")
+def transpose_conv(b: Builder, n: TfliteNode) -> Value:
+    """Operands: sizes of the result, weight [O, H, W, I], x[, bias]."""
+    return activated(b, n, transposed(b, n, 2, 1, 3, n.ints(0, "the sizes of the result")[1:3]))
+
+
+def transposed(b: Builder, n: TfliteNode, x_at: int, w_at: int, bias_at: int, outs: Ints) -> Value:
+    """A transposed convolution of planes with results of these sizes, channels last."""
+    x, w = _operand(b, n, x_at, 4), n.weight(b, w_at, (3, 0, 1, 2), 0)
+    _, outputs, *kernel = _sizes(n, w)
+    strides = _steps(n, "StrideH", "StrideW")
+    (t, l), (d, r), extra = _crop(n, (x.shape or ())[2:], tuple(kernel), strides, outs)
+    op = Deconvolution((strides[0], strides[1]), (1, 1), (t, l, d, r), (extra[0], extra[1]))
+    return channels_last(b, b.add(op, x, w, bias_of(b, n, bias_at, outputs)))
+
+
+VOLUME = ("StrideD", "StrideH", "StrideW"), ("DilationDFactor", "DilationHFactor", "DilationWFactor")
+
+
+@tflite_op("CONV_3D", limits="SAME padding with strides needs known sizes")
+def conv_3d(b: Builder, n: TfliteNode) -> Value:
+    """The weight is [D, H, W, I, O]."""
+    x, w = _operand(b, n, 0, 5), n.weight(b, 1, (4, 3, 0, 1, 2), 4)
+    outputs, per_group, *kernel = _sizes(n, w)
+    strides, dilations = (_steps(n, *names) for names in VOLUME)
+    pads = pads_of(n, (x.shape or ())[2:], tuple(kernel), strides, dilations)
+    if pads is None:
+        raise n.refuse(f"SAME padding of {n.op} needs the sizes of the operand", hint=FIX_SIZES)
+    channels = (x.shape or (None, None))[1]
+    group = channels // per_group if isinstance(channels, int) else 1
+    op = Convolution3D(strides, dilations, (*pads[0], *pads[1]), max(1, group))
+    return activated(b, n, channels_last(b, b.add(op, x, w, bias_of(b, n, 2, outputs))))
+
+
+@tflite_op("CONV_3D_TRANSPOSE", limits="the sizes of the result must be known")
+def conv_3d_transpose(b: Builder, n: TfliteNode) -> Value:
+    """Operands: sizes of the result, weight [D, H, W, O, I], x[, bias]."""
+    outs = n.ints(0, "the sizes of the result")[1:4]
+    x, w = _operand(b, n, 2, 5), n.weight(b, 1, (4, 3, 0, 1, 2), 3)
+    _, outputs, *kernel = _sizes(n, w)
+    strides = _steps(n, *VOLUME[0])
+    begin, end, extra = _crop(n, (x.shape or ())[2:], tuple(kernel), strides, outs)
+    op = ConvTranspose3D(strides, (1, 1, 1), (*begin, *end), 1, "", "CAFFE", extra)
+    return activated(b, n, channels_last(b, b.add(op, x, w, bias_of(b, n, 3, outputs))))
+
+
+@tflite_op("Convolution2DTransposeBias", custom=True, limits="the sizes of the operand must be known")
+def convolution_2d_transpose_bias(b: Builder, n: TfliteNode) -> Value:
+    """MediaPipe's transposed convolution with a bias: x, weight [O, H, W, I], bias; options padding, strides x, y."""
+    raw = np.frombuffer(n.operator.custom_options[:12].ljust(12, b"\0"), "<i4")
+    padding, sx, sy = (int(v) for v in raw)
+    x, w = _operand(b, n, 0, 4), n.weight(b, 1, (3, 0, 1, 2), 0)
+    _, outputs, *kernel = _sizes(n, w)
+    sizes = (x.shape or ())[2:]
+    if padding not in (1, 2) or min(sx, sy) < 1 or not all(isinstance(s, int) for s in sizes):
+        raise n.refuse(f"{n.op} with padding {padding}, strides {sx} and {sy} and the sizes {list(sizes)}")
+    totals = [k - s if padding == 1 else 0 for k, s in zip(kernel, (sy, sx), strict=True)]
+    (t, l), (d, r) = [max(0, v) // 2 for v in totals], [max(0, v) - max(0, v) // 2 for v in totals]
+    extra = [max(0, -v) for v in totals]
+    op = Deconvolution((sy, sx), (1, 1), (t, l, d, r), (extra[0], extra[1]))
+    return channels_last(b, b.add(op, x, w, bias_of(b, n, 2, outputs)))

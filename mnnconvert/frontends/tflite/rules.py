@@ -1,0 +1,14 @@
+"""Imports every file of import rules, which registers them."""
+
+from importlib import import_module
+
+FAMILIES = (
+    "elementwise",
+    "convolution",
+    "pooling",
+    "matmul",
+    "shape",
+)
+
+for _family in FAMILIES:
+    import_module(f"mnnconvert.frontends.tflite.{_family}")
