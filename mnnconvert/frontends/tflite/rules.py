@@ -8,6 +8,9 @@ FAMILIES = (
     "pooling",
     "matmul",
     "shape",
+    "reduction",
+    "resample",
+    "scatter",
 )
 
 for _family in FAMILIES:
