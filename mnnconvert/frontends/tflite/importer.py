@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError, Diagnostic, MnnConvertError
+from mnnconvert.frontends.onnx.compose import cast
 from mnnconvert.frontends.onnx.moves import permuted
 from mnnconvert.frontends.tflite import rules  # noqa: F401  (registers the rules)
 from mnnconvert.frontends.tflite.model import BAD, SourceGraph, SourceModel, SourceOperator, SourceTensor
@@ -15,7 +16,7 @@ from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import RULES, Rule
 from mnnconvert.frontends.tflite.state import States
 from mnnconvert.frontends.tflite.steps import alike, constant_of, entering, leaving, rounded, weight_of
-from mnnconvert.frontends.tflite.types import graph_type, note_type
+from mnnconvert.frontends.tflite.types import graph_type, note_type, port_type
 from mnnconvert.ir import F32, ArrayTensor, Builder, Graph, Shape, Tensor, Value
 from mnnconvert.ir.types import known, merge
 
@@ -100,14 +101,27 @@ class Importer:
 class Scope:
     """The tensors of one subgraph as values of one graph."""
 
-    def __init__(self, importer: Importer, builder: Builder, source: SourceGraph):
+    def __init__(self, importer: Importer, builder: Builder, source: SourceGraph, depth: int = 0):
         self.importer = importer
         self.builder = builder
         self.source = source
+        self.depth = depth  # of graphs around it
         self.values: dict[int, Value] = {}
         self.weights: dict[tuple[int, tuple[int, ...]], Value] = {}
         self.poisoned: set[int] = set()
-        self.states: Any = None
+        self.states: States | None = None  # of the main graph only
+
+    def inner(self, builder: Builder, source: SourceGraph) -> Scope:
+        """A scope for a subgraph whose nodes go to `builder`."""
+        return Scope(self.importer, builder, source, self.depth + 1)
+
+    def require_states(self, node: TfliteNode) -> States:
+        """The variables; refused inside of subgraphs."""
+        if self.states is None:
+            raise node.refuse(
+                f"{node.op} inside a subgraph is not supported", hint="assign variables in the main graph"
+            )
+        return self.states
 
     def tensor(self, index: int) -> SourceTensor:
         return self.source.tensors[index]
@@ -139,22 +153,25 @@ class Scope:
         return self.weights[key]
 
     def enter(self, name: str, index: int, shape: Shape) -> Value:
-        """A graph input that stands for a tensor."""
+        """A graph input that stands for a tensor; the value that operators see of it."""
         tensor = self.tensor(index)
-        value = self.builder.input(name, graph_type(tensor), shape)
+        value = self.builder.input(name, port_type(tensor), shape)
         note_type(self.builder.graph, value.name, tensor, value.dtype)
         with self.builder.at(value.name):
-            self.values[index] = entering(self.builder, value, tensor) if _stepped(tensor) else value
-        return value
+            inner = entering(self.builder, value, tensor) if _stepped(tensor) else value
+            self.values[index] = inner if inner.dtype == F32 else cast(self.builder, inner, graph_type(tensor))
+        return self.values[index]
 
     def leave(self, name: str, index: int) -> None:
         """A tensor as a graph output, in the type of the source."""
         self.leave_value(name, self.value(index), self.tensor(index))
 
     def leave_value(self, name: str, value: Value, tensor: SourceTensor) -> None:
-        if _stepped(tensor) and value.dtype == F32:
-            with self.builder.at(f"{name}/codes", tensor.name):
+        with self.builder.at(f"{name}/codes", tensor.name):
+            if _stepped(tensor) and value.dtype == F32:
                 value = leaving(self.builder, value, tensor)
+            elif value.dtype != F32:
+                value = cast(self.builder, value, port_type(tensor))
         self.builder.output(value, name)
         note_type(self.builder.graph, name, tensor, value.dtype)
 
@@ -200,7 +217,7 @@ class Scope:
             before = len(self.builder.graph.nodes)
             results = self._apply(rule, node)
             results = results if isinstance(results, tuple | list) else (results,)
-            if len(results) < len(operator.outputs):
+            if len(results) < len(operator.outputs) and operator.name != "VAR_HANDLE":
                 raise node.refuse(f"{node.op} has {len(operator.outputs)} results, and {len(results)} are computed")
             results = [self._stored(r, i, rule, operator) for r, i in zip(results, operator.outputs, strict=False)]
         self._bind(operator.outputs, results, before)
@@ -220,7 +237,7 @@ class Scope:
         if not _stepped(tensor) or value.dtype != F32:
             return value
         moved = [self.tensor(i) for i in operator.inputs if i >= 0 and self.tensor(i).quantized]
-        if rule.moves and moved and all(alike(m, tensor) for m in moved):
+        if rule.moves and all(alike(m, tensor) for m in moved):
             return value
         return rounded(self.builder, value, tensor)
 

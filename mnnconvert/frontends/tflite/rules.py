@@ -11,6 +11,7 @@ FAMILIES = (
     "reduction",
     "resample",
     "scatter",
+    "control",
 )
 
 for _family in FAMILIES:

@@ -13,7 +13,8 @@ from mnnconvert.frontends.onnx.coded_weights import weight as coded_weight
 from mnnconvert.frontends.onnx.compose import apply, calc, cast, single
 from mnnconvert.frontends.onnx.tensors import to_graph_type
 from mnnconvert.frontends.tflite.model import SourceTensor
-from mnnconvert.ir import F32, I8, I32, U8, ArrayTensor, Builder, HalfTensor, LazyTensor, Steps, Tensor, Value
+from mnnconvert.frontends.tflite.types import port_type
+from mnnconvert.ir import F32, ArrayTensor, Builder, HalfTensor, LazyTensor, Steps, Tensor, Value
 from mnnconvert.ops.activation import ReLU6
 from mnnconvert.ops.quantization import FloatToInt8, Int8ToFloat
 
@@ -70,7 +71,7 @@ def leaving(b: Builder, x: Value, tensor: SourceTensor) -> Value:
     zero = float(tensor.zero[0])
     whole = apply(b, "ROUND", calc(b, "MUL", x, single(1 / float(tensor.scale[0]))))
     whole = calc(b, "ADD", whole, zero) if zero else whole
-    return cast(b, whole, {"int8": I8, "uint8": U8}.get(tensor.type, I32))
+    return cast(b, whole, port_type(tensor))
 
 
 def decoded(tensor: SourceTensor) -> np.ndarray:

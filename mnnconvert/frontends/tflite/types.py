@@ -27,6 +27,12 @@ def graph_type(tensor: SourceTensor) -> np.dtype:
     return TYPES[tensor.type]
 
 
+def port_type(tensor: SourceTensor) -> np.dtype:
+    """The element type of a tensor as input or output: the released runtime gives int8 ones with 128 added."""
+    dtype = graph_type(tensor)
+    return I32 if dtype == I8 else dtype
+
+
 def note_type(graph: Graph, name: str, tensor: SourceTensor, dtype: np.dtype) -> None:
     """Remember the source type of an input or output where the graph has none like it."""
     if tensor.type != str(dtype):
