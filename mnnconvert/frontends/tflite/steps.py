@@ -17,6 +17,7 @@ from mnnconvert.frontends.tflite.types import port_type
 from mnnconvert.ir import F32, ArrayTensor, Builder, HalfTensor, LazyTensor, Steps, Tensor, Value
 from mnnconvert.ops.activation import ReLU6
 from mnnconvert.ops.quantization import FloatToInt8, Int8ToFloat
+from mnnconvert.ops.shape import Permute
 
 RANGES = {"int4": (-8, 7), "int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
 WORTH_CODES = 1024  # elements from which a constant that is no weight keeps its codes
@@ -42,12 +43,20 @@ def rounded(b: Builder, y: Value, tensor: SourceTensor) -> Value:
     steps = steps_of(tensor)
     if steps is None:
         return _by_arithmetic(b, y, tensor)
-    if y.producer is not None and y.steps is None:
-        y.steps = steps
+    _note(y, steps)
     codes = b.add(FloatToInt8((single(1 / steps.scale),), (steps.zero,), steps.low, steps.high), y)
     result = b.add(Int8ToFloat((steps.scale,), (steps.zero,)), codes)
     result.steps = steps
     return result
+
+
+def _note(value: Value, steps: Steps) -> None:
+    """Say of a result, and of what it is a permutation of, in which steps it is stored; others have theirs already."""
+    while value.producer is not None and value.steps is None:
+        value.steps = steps
+        if not isinstance(value.producer.op, Permute):
+            break
+        value = value.producer.inputs[0]
 
 
 def _by_arithmetic(b: Builder, y: Value, tensor: SourceTensor) -> Value:
