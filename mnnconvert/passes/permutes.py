@@ -265,16 +265,16 @@ def _strided_slice(b: Builder, node: Node, operands: list[Value], order: Order) 
     """Axes that are listed get their new numbers; bounds of all axes, where none is added or dropped, a new order."""
     op: Any = node.op
     if op.from_type == 1:
-        count = node.inputs[1].shape
-        axes = node.inputs[3].constant if len(node.inputs) > 3 else np.arange(count[0] if count else 0)
-        if axes is None:
+        starts = node.inputs[1].sizes
+        axes = node.inputs[3].constant if len(node.inputs) > 3 else np.arange(len(starts or ()))
+        if axes is None or not axes.size:
             return None
         places = b.ints([order[int(a) % len(order)] for a in np.reshape(axes, -1)])
         return op, [operands[0], *node.inputs[1:3], places, *node.inputs[4:]], order
-    bounds = [v.constant for v in node.inputs[1:]]
-    if op.ellipsis_mask or op.new_axis_mask or op.shrink_axis_mask or any(v is None for v in bounds):
+    bounds = [v.constant for v in node.inputs[1:] if v.constant is not None]
+    if op.ellipsis_mask or op.new_axis_mask or op.shrink_axis_mask or len(bounds) < len(node.inputs) - 1:
         return None
-    if any(np.size(v) != len(order) for v in bounds):
+    if any(v.size != len(order) for v in bounds):
         return None
     back = _inverse(order)
     masks = {
@@ -285,8 +285,8 @@ def _strided_slice(b: Builder, node: Node, operands: list[Value], order: Order) 
 
 
 def _slice_tf(b: Builder, node: Node, operands: list[Value], order: Order) -> Made | None:
-    bounds = [v.constant for v in node.inputs[1:]]
-    if any(v is None for v in bounds):
+    bounds = [v.constant for v in node.inputs[1:] if v.constant is not None]
+    if len(bounds) < 2:
         return None
     back = list(_inverse(order))
     return node.op, [operands[0], *(b.ints(np.reshape(v, -1)[back]) for v in bounds)], order

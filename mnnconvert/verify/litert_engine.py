@@ -49,16 +49,21 @@ class LiteRtEngine:
     def run(self, feeds: Feeds) -> Outputs:
         interpreter = self._interpreter
         try:
-            for info, index in zip(self.inputs, self._inputs, strict=True):
-                interpreter.resize_tensor_input(index, list(np.shape(feeds[info.name])), strict=False)
+            self._resize(feeds)
             interpreter.allocate_tensors()
             for info, index in zip(self.inputs, self._inputs, strict=True):
-                interpreter.set_tensor(index, np.ascontiguousarray(feeds[info.name], info.dtype))
+                interpreter.set_tensor(index, np.array(feeds[info.name], info.dtype, order="C"))
             interpreter.invoke()
             return {o.name: interpreter.get_tensor(i) for o, i in zip(self.outputs, self._outputs, strict=True)}
         except (RuntimeError, ValueError, KeyError, TypeError) as problem:
             self._interpreter = self._open()  # a failed call leaves it unusable
             raise self._failed("could not run the model", problem) from problem
+
+    def _resize(self, feeds: Feeds) -> None:
+        for info, index in zip(self.inputs, self._inputs, strict=True):
+            sizes = np.shape(feeds[info.name])
+            if sizes != self._interpreter._get_tensor_details(index, 0)["shape"].tolist():
+                self._interpreter.resize_tensor_input(index, list(sizes), strict=False)
 
     def _open(self) -> Any:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -184,7 +184,7 @@ def fake_quant(b: Builder, n: TfliteNode) -> Value:
     zero = np.float32(np.clip(np.floor(first - low / scale + np.float32(0.5)), first, last))
     low, high = np.float32((first - zero) * scale), np.float32((last - zero) * scale)
     y = calc(b, "SUB", clip(b, n.input(0), float(low), float(high)), float(low))
-    whole = apply(b, "FLOOR", calc(b, "ADD", calc(b, "MUL", y, single(1 / scale)), 0.5))
+    whole = apply(b, "FLOOR", calc(b, "ADD", calc(b, "MUL", y, single(float(1 / scale))), 0.5))
     return calc(b, "ADD", calc(b, "MUL", whole, float(scale)), float(low))
 
 

@@ -173,8 +173,8 @@ def bucketize(b: Builder, n: TfliteNode) -> Value:
 @tflite_op("RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", limits="other numbers than LiteRT draws for the same seeds")
 def random(b: Builder, n: TfliteNode) -> Value:
     seed = int(n.option("Seed", 0)) or int(n.option("Seed2", 0))
-    op = RandomUniform(seed & 0x7FFFFFFF) if n.op == "RANDOM_UNIFORM" else RandomNormal(seed & 0x7FFFFFFF)
-    return b.add(op, n.input(0))
+    op = RandomUniform if n.op == "RANDOM_UNIFORM" else RandomNormal
+    return b.add(op(seed=seed & 0x7FFFFFFF), n.input(0))
 
 
 @tflite_op("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5", limits="no soft suppression; a known number of boxes")

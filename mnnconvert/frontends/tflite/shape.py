@@ -92,8 +92,10 @@ def slice_(b: Builder, n: TfliteNode) -> Value:
 def strided_slice(b: Builder, n: TfliteNode) -> Value:
     if n.option("Offset", False):
         raise n.refuse("STRIDED_SLICE with ends that count from the begins is not supported")
-    masks = (int(n.option(f"{name}Mask", 0)) for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis"))
-    return b.add(StridedSlice(*masks, 0), *n.inputs)
+    begin, end, ellipsis, new, shrink = (
+        int(n.option(f"{name}Mask", 0)) for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis")
+    )
+    return b.add(StridedSlice(begin, end, ellipsis, new, shrink, 0), *n.inputs)
 
 
 def _pads(b: Builder, n: TfliteNode) -> Value:
