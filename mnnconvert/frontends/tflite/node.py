@@ -95,6 +95,10 @@ class TfliteNode:
         """
         return self.scope.weight(b, self._place(index), tuple(order), rows)
 
+    def update(self, index: int, value: Value) -> None:
+        """Let a variable operand hold `value` from now on."""
+        self.scope.values[self._place(index)] = value
+
     def option(self, name: str, default: Any = 0) -> Any:
         """An option by the name of its accessor; `default` where the operator has no options."""
         accessor = getattr(self.operator.options, name, None)

@@ -12,6 +12,7 @@ FAMILIES = (
     "resample",
     "scatter",
     "control",
+    "recurrent",
 )
 
 for _family in FAMILIES:
