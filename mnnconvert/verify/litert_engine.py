@@ -36,7 +36,7 @@ class LiteRtEngine:
         self._threads = threads
         twin = twin_of(self.path)
         self.notes: Sequence[str] = twin.notes
-        self._content = twin.content
+        self._content, self._counted = twin.content, twin.counted
         self._inputs, self._outputs = ([index for _, index in ports] for ports in (twin.inputs, twin.outputs))
         self._interpreter = self._open()
         self.inputs: Sequence[TensorInfo] = [info for info, _ in twin.inputs]
@@ -54,10 +54,17 @@ class LiteRtEngine:
             for info, index in zip(self.inputs, self._inputs, strict=True):
                 interpreter.set_tensor(index, np.array(feeds[info.name], info.dtype, order="C"))
             interpreter.invoke()
-            return {o.name: interpreter.get_tensor(i) for o, i in zip(self.outputs, self._outputs, strict=True)}
+            results = {o.name: interpreter.get_tensor(i) for o, i in zip(self.outputs, self._outputs, strict=True)}
         except (RuntimeError, ValueError, KeyError, TypeError) as problem:
             self._interpreter = self._open()  # a failed call leaves it unusable
             raise self._failed("could not run the model", problem) from problem
+        return self._without_unset(results)
+
+    def _without_unset(self, results: Outputs) -> Outputs:
+        """Zeros where a detector has left the memory of its results as it was."""
+        for name, count in self._counted.items():
+            results[name][:, int(results[count].reshape(-1)[0]) :] = 0
+        return results
 
     def _resize(self, feeds: Feeds) -> None:
         for info, index in zip(self.inputs, self._inputs, strict=True):

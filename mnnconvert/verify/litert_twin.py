@@ -2,6 +2,7 @@
 
 * Products of float activations with integer weights: LiteRT rounds the activations to 8 bits first. Here the weights
   are decoded instead, so that the model computes what its numbers say.
+* What a detector leaves unset behind its last box is noted, to be read as zeros.
 * Resource variables become inputs and outputs, under the names that the converted graph gives them.
 """
 
@@ -25,17 +26,22 @@ WEIGHTED = {  # operator: places of its weights
     "UNIDIRECTIONAL_SEQUENCE_LSTM": tuple(range(1, 18)), "BIDIRECTIONAL_SEQUENCE_LSTM": tuple(range(1, 35)),
     "BIDIRECTIONAL_SEQUENCE_RNN": tuple(range(1, 9)),
 }  # fmt: skip
+DETECTOR = "TFLite_Detection_PostProcess"
 DATA_AT = {"TRANSPOSE_CONV": 2}  # where the activations are not the first operand
 
 
 @dataclass
 class Twin:
-    """The bytes to run, and the tensor index of every input and output with what it is called."""
+    """The bytes to run, and the tensor index of every input and output with what it is called.
+
+    `counted` are outputs of which only as many rows are set as another output says.
+    """
 
     content: bytes
     inputs: list[tuple[TensorInfo, int]]
     outputs: list[tuple[TensorInfo, int]]
     notes: list[str] = field(default_factory=list)
+    counted: dict[str, str] = field(default_factory=dict)
 
 
 def twin_of(path: Path) -> Twin:
@@ -47,6 +53,10 @@ def twin_of(path: Path) -> Twin:
     inputs = [(_info(n, main.tensors[i]), i) for n, i in zip(model.input_names(), main.inputs, strict=True)]
     outputs = [(_info(n, main.tensors[i]), i) for n, i in zip(model.output_names(), main.outputs, strict=True)]
     twin = Twin(path.read_bytes(), inputs, outputs)
+    called = {i: info.name for info, i in outputs}
+    for operator in main.operators:
+        if operator.name == DETECTOR and operator.outputs[3] in called:
+            twin.counted |= {called[i]: called[operator.outputs[3]] for i in operator.outputs[:3] if i in called}
     for index in _variable_tensors(main):
         tensor = main.tensors[index]
         inputs.append((_info(tensor.name, tensor), index))

@@ -106,3 +106,8 @@ def call_once(b: Builder, n: TfliteNode) -> tuple[Value, ...]:
             raise n.refuse(f"the initializing subgraph runs {operator.name} on something computed")
         n.scope.require_states(n).start(names[operator.inputs[0]], data.array())
     return ()
+
+
+@tflite_op("CALL")
+def call(b: Builder, n: TfliteNode) -> tuple[Value, ...]:
+    return tuple(n.scope.inner(b, _source(n, "Subgraph")).run_graph(n.inputs))

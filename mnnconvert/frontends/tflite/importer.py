@@ -20,6 +20,7 @@ from mnnconvert.frontends.tflite.types import graph_type, note_type, port_type
 from mnnconvert.ir import F32, ArrayTensor, Builder, Graph, Shape, Tensor, Value
 from mnnconvert.ir.types import known, merge
 
+COMPLEX_OPS = ("RFFT2D", "REAL", "IMAG", "COMPLEX_ABS")
 NODES_NAMED = 3  # operators named per unsupported op
 
 
@@ -213,6 +214,7 @@ class Scope:
         twice = [i for i in operator.outputs if i in self.values]
         if twice:
             raise ConversionError.of(BAD, f"'{self.tensor(twice[0]).name}' is computed twice")
+        self._refuse_complex(node)
         with self.builder.at(node.name):
             before = len(self.builder.graph.nodes)
             results = self._apply(rule, node)
@@ -221,6 +223,12 @@ class Scope:
                 raise node.refuse(f"{node.op} has {len(operator.outputs)} results, and {len(results)} are computed")
             results = [self._stored(r, i, rule, operator) for r, i in zip(results, operator.outputs, strict=False)]
         self._bind(operator.outputs, results, before)
+
+    def _refuse_complex(self, node: TfliteNode) -> None:
+        """Complex numbers are pairs of floats in the graph: only ops that know it may see them."""
+        kinds = {self.tensor(i).type for i in (*node.operator.inputs, *node.operator.outputs) if i >= 0}
+        if kinds & {"complex64", "complex128"} and node.op not in COMPLEX_OPS:
+            raise node.refuse(f"{node.op} on complex numbers is not supported", reference="unsupported-type")
 
     def _apply(self, rule: Rule, node: TfliteNode) -> Any:
         """The result of a rule. What a computation with the model's own numbers says against them is its fault."""

@@ -13,6 +13,8 @@ FAMILIES = (
     "scatter",
     "control",
     "recurrent",
+    "detection",
+    "signal",
 )
 
 for _family in FAMILIES:
