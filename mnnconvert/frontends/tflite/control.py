@@ -19,7 +19,7 @@ from mnnconvert.ops.layout import Identity
 DEEPEST = 32  # graphs inside graphs
 
 
-def _source(n: TfliteNode, option: str) -> SourceGraph:
+def subgraph(n: TfliteNode, option: str) -> SourceGraph:
     """The subgraph whose number an option holds."""
     graphs, index = n.scope.importer.model.graphs, int(n.option(option, -1))
     if not 0 < index < len(graphs):
@@ -42,7 +42,7 @@ def _translated(n: TfliteNode, source: SourceGraph, specs: Sequence[Spec], name:
 @tflite_op("IF")
 def if_(b: Builder, n: TfliteNode) -> tuple[Value, ...]:
     condition, operands = n.constant(0), [n.input(i) for i in range(1, n.input_count)]
-    branches = [_source(n, f"{w}SubgraphIndex") for w in ("Then", "Else")]
+    branches = [subgraph(n, f"{w}SubgraphIndex") for w in ("Then", "Else")]
     if condition is not None:
         chosen = branches[0 if truth(condition) else 1]
         return tuple(n.scope.inner(b, chosen).run_graph(operands))
@@ -58,7 +58,7 @@ def if_(b: Builder, n: TfliteNode) -> tuple[Value, ...]:
 @tflite_op("WHILE")
 def while_(b: Builder, n: TfliteNode) -> tuple[Value, ...]:
     """The carried values are known to a turn as far as no turn changes that: their sizes may have to be forgotten."""
-    condition, body = _source(n, "CondSubgraphIndex"), _source(n, "BodySubgraphIndex")
+    condition, body = subgraph(n, "CondSubgraphIndex"), subgraph(n, "BodySubgraphIndex")
     state = n.inputs
     specs = [Spec(v.dtype, v.shape) for v in state]
     while True:
@@ -110,4 +110,4 @@ def call_once(b: Builder, n: TfliteNode) -> tuple[Value, ...]:
 
 @tflite_op("CALL")
 def call(b: Builder, n: TfliteNode) -> tuple[Value, ...]:
-    return tuple(n.scope.inner(b, _source(n, "Subgraph")).run_graph(n.inputs))
+    return tuple(n.scope.inner(b, subgraph(n, "Subgraph")).run_graph(n.inputs))

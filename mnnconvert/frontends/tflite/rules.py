@@ -15,6 +15,7 @@ FAMILIES = (
     "recurrent",
     "detection",
     "signal",
+    "stablehlo",
 )
 
 for _family in FAMILIES:
