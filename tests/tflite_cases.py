@@ -16,7 +16,9 @@ from mnnconvert.frontends.tflite.importer import Importer
 from mnnconvert.frontends.tflite.model import parse
 from mnnconvert.ir import Graph, verify
 from mnnconvert.passes.pipeline import run_pipeline
+from mnnconvert.schema.writer import write_model
 from mnnconvert.verify.litert_engine import LiteRtEngine
+from mnnconvert.verify.mnn_engine import MnnEngine
 
 schema: Any = pytest.importorskip("ai_edge_litert.schema_py_generated", reason="needs LiteRT (make setup)")
 
@@ -36,6 +38,7 @@ class T:
     data: Any = None
     name: str = ""
     variable: bool = False
+    sparsity: Any = None
 
 
 def const(values: Any, type: str = "", **more: Any) -> T:
@@ -113,6 +116,7 @@ def _tensor(model: Any, source: T, index: int) -> Any:
         buffer.data = _bytes(source)
         model.buffers.append(buffer)
         made.buffer = len(model.buffers) - 1
+    made.sparsity = source.sparsity
     if source.scale is not None:
         steps = schema.QuantizationParametersT()
         steps.scale = np.atleast_1d(np.asarray(source.scale, np.float32))
@@ -203,11 +207,11 @@ def feeds_for(content: bytes, seed: int = 0, low: float = -2.0, high: float = 2.
 
 def check(
     content: bytes, folder: Any, feeds: Any = None, *, rtol: float = 1e-5, atol: float = 1e-6, want: Any = None,
-    steps: int = 1,
+    steps: int = 1, peer: bool = False,
 ) -> None:  # fmt: skip
     """The imported graph computes what LiteRT (or `want`) gives, as it is, and after all passes and through a file.
 
-    Codes of quantized results may differ by `steps`.
+    Codes of quantized results may differ by `steps`. With `peer` the released runtime has to agree as well.
     """
     feeds = feeds_for(content) if feeds is None else feeds
     expected = want if want is not None else litert_outputs(content, feeds, folder)
@@ -220,6 +224,8 @@ def check(
     results = [run_graph(graph, feeds)]
     run_pipeline(graph)
     results.append(run_graph(through_file(graph), feeds))
+    if peer:
+        results.append(peer_outputs(graph, feeds, folder))
     for got in results:
         for name, value in expected.items():
             if name in coded:
@@ -228,6 +234,13 @@ def check(
                 assert apart.max(initial=0) <= steps, f"{name}: {apart.max()} steps apart"
             else:
                 assert_equal(got[name], value, rtol, atol, name)
+
+
+def peer_outputs(graph: Graph, feeds: dict[str, np.ndarray], folder: Any) -> dict[str, np.ndarray]:
+    """What the released runtime computes."""
+    write_model(graph, folder / "peer.mnn")
+    with MnnEngine(folder / "peer.mnn") as engine:
+        return engine.run(feeds)
 
 
 def refusal(content: bytes) -> list:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.ir import Builder, Graph, Node, Operation, Shape, Value
-from mnnconvert.ir.types import known, merge
+from mnnconvert.ir.types import merge
 from mnnconvert.ops.shape import Permute, Reshape
 from mnnconvert.passes.base import GraphPass, Notes
 from mnnconvert.passes.edit import replace_nodes
@@ -80,7 +80,7 @@ class _Sinking:
         moved = self._before_padding(b, node, order)
         if moved is not None:
             return [moved]
-        if _keeps_order(source.shape, order) and known(node.output.shape):
+        if _keeps_order(source.shape, order) and target_of(source.shape, node.output.shape) is not None:
             made = self._ordered(b, source, order)
             self.twins[made] = source, order
             return [made]
@@ -89,11 +89,8 @@ class _Sinking:
 
     def _ordered(self, b: Builder, x: Value, order: Order) -> Value:
         """`x` with its axes in an order; as a reshape where only axes of size 1 move."""
-        shape = tuple(x.shape[i] for i in order) if x.shape else None
-        if _keeps_order(x.shape, order) and known(shape):
-            made = b.add(Reshape(tuple(d for d in shape or () if isinstance(d, int)), "NHWC"), x)
-        else:
-            made = b.add(Permute(order), x)
+        dims = target_of(x.shape, tuple(x.shape[i] for i in order)) if x.shape else None
+        made = b.add(Permute(order) if dims is None or not _keeps_order(x.shape, order) else Reshape(dims), x)
         made.steps = x.steps
         return made
 
@@ -125,8 +122,8 @@ class _Sinking:
         return [made]
 
     def _gains(self, node: Node) -> bool:
-        """Whether a permutation goes: somebody wants the result in the other order, or several become one."""
-        if any(v in self.wanted for v in node.outputs):
+        """Whether a permutation goes or shrinks: somebody wants the other order, axes go, or several become one."""
+        if any(v in self.wanted for v in node.outputs) or _absorbs(node):
             return True
         moved = {v for v in node.inputs if v in self.twins}
         return len(moved) > len(node.outputs) and all(u is node for v in moved for u in v.users)
@@ -185,13 +182,11 @@ class _Sinking:
 
     def _spread(self, b: Builder, value: Value, order: Order) -> Value | None:
         """An operand that is no permutation, where a reshape makes one of it."""
-        if value.shape is None or len(value.shape) > len(order) or not known(value.shape):
+        if value.shape is None or len(value.shape) > len(order):
             return None
         shape = (1,) * (len(order) - len(value.shape)) + value.shape
-        if not _keeps_order(shape, _inverse(order)):
-            return None
-        dims = tuple(shape[i] for i in _inverse(order))
-        return b.add(Reshape(tuple(d for d in dims if isinstance(d, int)), "NHWC"), value)
+        dims = target_of(value.shape, tuple(shape[i] for i in _inverse(order)))
+        return b.add(Reshape(dims), value) if dims is not None and _keeps_order(shape, _inverse(order)) else None
 
 
 def _wanted(graph: Graph) -> set[Value]:

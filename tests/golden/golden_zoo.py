@@ -37,7 +37,8 @@ TFLITE_HEAD = """\
 `mnnconvert[litert]` the written file is also proved against LiteRT.
 
 * **Names.** Inputs and outputs are called as the signature of the model calls them, or like their tensors where there
-  is no signature. Inputs keep their layout: what was channels last stays so.
+  is none. Of several signatures the one that calls the first subgraph is converted. Inputs keep their layout: what was
+  channels last stays so.
 * **Quantized models.** The graph computes on the numbers that codes stand for and rounds where TFLite does, to the same
   scales and zero points; the file also says in which steps each value is stored. Weights keep their codes. int8 inputs
   and outputs are int32 in the file, as the released runtime gives int8 ones with 128 added; uint8 ones stay. A proof

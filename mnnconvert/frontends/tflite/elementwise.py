@@ -22,9 +22,10 @@ UNARY = {
     "RSQRT": "RSQRT", "SIN": "SIN", "SQRT": "SQRT", "SQUARE": "SQUARE", "LOGISTIC": "SIGMOID", "TANH": "TANH",
     "SIGN": "SIGN", "HARD_SWISH": "HARDSWISH",
 }  # fmt: skip
+PICKS = {"MAXIMUM": "MAXIMUM", "MINIMUM": "MINIMUM"}
 BINARY = {
-    "ADD": "ADD", "SUB": "SUB", "MUL": "MUL", "DIV": "REALDIV", "POW": "POW", "MAXIMUM": "MAXIMUM",
-    "MINIMUM": "MINIMUM", "SQUARED_DIFFERENCE": "SquaredDifference", "FLOOR_DIV": "FLOORDIV", "ATAN2": "ATAN2",
+    "ADD": "ADD", "SUB": "SUB", "MUL": "MUL", "DIV": "REALDIV", "POW": "POW",
+    "SQUARED_DIFFERENCE": "SquaredDifference", "FLOOR_DIV": "FLOORDIV", "ATAN2": "ATAN2",
 }  # fmt: skip
 COMPARISONS = {
     "EQUAL": "EQUAL", "NOT_EQUAL": "NOTEQUAL", "GREATER": "GREATER", "GREATER_EQUAL": "GREATER_EQUAL",
@@ -50,6 +51,12 @@ def arithmetic(b: Builder, n: TfliteNode) -> Value:
     x, y = n.input(0), n.input(1)
     result = calc(b, BINARY[n.op], widened(b, x), widened(b, y))
     return narrowed(b, activated(b, n, result), x.dtype, n.source(0).type)
+
+
+@tflite_op(*PICKS, moves=True)
+def extreme(b: Builder, n: TfliteNode) -> Value:
+    x, y = n.input(0), n.input(1)
+    return cast(b, calc(b, PICKS[n.op], widened(b, x), widened(b, y)), x.dtype)
 
 
 @tflite_op("FLOOR_MOD")

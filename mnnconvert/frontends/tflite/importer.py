@@ -20,6 +20,7 @@ from mnnconvert.frontends.tflite.types import graph_type, note_type, port_type
 from mnnconvert.ir import F32, ArrayTensor, Builder, Graph, Shape, Tensor, Value
 from mnnconvert.ir.types import known, merge
 
+ACTIVATION = "ActivationFunctionType"
 COMPLEX_OPS = ("RFFT2D", "REAL", "IMAG", "COMPLEX_ABS")
 NODES_NAMED = 3  # operators named per unsupported op
 
@@ -221,7 +222,8 @@ class Scope:
             results = results if isinstance(results, tuple | list) else (results,)
             if len(results) < len(operator.outputs) and operator.name != "VAR_HANDLE":
                 raise node.refuse(f"{node.op} has {len(operator.outputs)} results, and {len(results)} are computed")
-            results = [self._stored(r, i, rule, operator) for r, i in zip(results, operator.outputs, strict=False)]
+            moves = rule.moves and node.choice("FusedActivationFunction", ACTIVATION, "NONE") in ("NONE", "RELU")
+            results = [self._stored(r, i, moves, operator) for r, i in zip(results, operator.outputs, strict=False)]
         self._bind(operator.outputs, results, before)
 
     def _refuse_complex(self, node: TfliteNode) -> None:
@@ -239,13 +241,13 @@ class Scope:
                 f"the operands or options of {node.op} do not fit each other: {error}", reference=BAD
             ) from error
 
-    def _stored(self, value: Value, index: int, rule: Rule, operator: SourceOperator) -> Value:
+    def _stored(self, value: Value, index: int, moves: bool, operator: SourceOperator) -> Value:
         """A result as it is stored: rounded to the steps of its tensor, unless it only was moved there."""
         tensor = self.tensor(index)
         if not _stepped(tensor) or value.dtype != F32:
             return value
         moved = [self.tensor(i) for i in operator.inputs if i >= 0 and self.tensor(i).quantized]
-        if rule.moves and all(alike(m, tensor) for m in moved):
+        if moves and all(alike(m, tensor) for m in moved):
             return value
         return rounded(self.builder, value, tensor)
 

@@ -303,6 +303,8 @@ class _Reader:
 
     def _quantization(self, table: Any) -> tuple[np.ndarray, np.ndarray, int]:
         none = np.empty(0, np.float32), np.empty(0, np.int64), 0
+        if table is not None and table.DetailsType() > 1:  # 1 is of the model's owner
+            raise ConversionError.of("unsupported-type", "the model holds tensors that are quantized in blocks")
         if table is None or not table.ScaleLength():
             return none
         self.left -= table.ScaleLength()

@@ -21,7 +21,7 @@ def _pool(b: Builder, n: TfliteNode, x: Value, function: str) -> Value:
     return channels_last(b, b.add(op, x))
 
 
-@tflite_op("MAX_POOL_2D")
+@tflite_op("MAX_POOL_2D", moves=True)
 def max_pool_2d(b: Builder, n: TfliteNode) -> Value:
     return activated(b, n, _pool(b, n, n.input(0), "MAXPOOL"))
 

@@ -17,8 +17,8 @@ RuleFunction = Callable[["Builder", "TfliteNode"], Any]
 class Rule:
     """How an operator is translated. `limits` says in a sentence what is refused.
 
-    `moves`: it only moves values around, so that those of equal steps need no rounding. `custom`: an op without a
-    number in the schema, known by its name.
+    `moves`: it moves or picks values and makes no new ones, so that those of equal steps need no rounding. `custom`: an
+    op without a number in the schema, known by its name.
     """
 
     op: str

@@ -50,6 +50,14 @@ def test_a_subgraph_that_runs_itself_is_refused():
     assert problems[0].reference == "bad-tflite-file"
 
 
+def test_a_call_is_what_its_graph_computes(tmp_path):
+    """LiteRT has no kernel for it."""
+    x = T((2,))
+    inner = G([x, const(np.float32(3)), x], [Op("MUL", [0, 1], [2], *MUL)], [0], [2])
+    content = build(G([x, x], [Op("CALL", [0], [1], "CallOptions", {"subgraph": 1})], [0], [1]), inner)
+    check(content, tmp_path, {"t0": np.array([1, 2], np.float32)}, want={"t1": np.array([3, 6], np.float32)})
+
+
 def counter(kind: str = "float32", scale: float | None = None) -> bytes:
     """state += x, which starts at 4 and is what comes out."""
     value = T((2,), kind, scale, 3 if scale else 0)

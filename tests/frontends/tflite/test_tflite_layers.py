@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tflite_cases import G, Op, T, build, check, const, feeds_for, import_bytes, one
+from tflite_cases import G, Op, T, build, check, const, feeds_for, import_bytes, one, schema
 
 from mnnconvert.ir import CodedTensor
 
@@ -90,6 +90,7 @@ def quantized_layer(name: str, kind: str, w: T, options: str, outputs: int, shap
 STEPS = {"strideW": 1, "strideH": 1, "dilationWFactor": 1, "dilationHFactor": 1}
 
 
+@pytest.mark.mnn
 @pytest.mark.parametrize("activation", [0, 1, 3])
 @pytest.mark.parametrize("kind", ["int8", "uint8"])
 def test_quantized_conv_2d(kind, activation, tmp_path):
@@ -99,7 +100,7 @@ def test_quantized_conv_2d(kind, activation, tmp_path):
         w = T((6, 3, 3, 4), kind, 0.012, 131, 0, codes(6, 3, 3, 4, low=0, high=256, kind="uint8"))
     fields = {**STEPS, "fusedActivationFunction": activation}
     content = quantized_layer("CONV_2D", kind, w, "Conv2DOptions", 6, **fields)
-    check(content, tmp_path)
+    check(content, tmp_path, peer=True)
     assert coded_weight(import_bytes(content)).shape == (6, 36)
 
 
@@ -129,10 +130,11 @@ def test_depthwise(multiplier, padding, stride, tmp_path):
     check(content, tmp_path)
 
 
+@pytest.mark.mnn
 def test_quantized_depthwise(tmp_path):
     w = T((1, 3, 3, 4), "int8", np.linspace(0.01, 0.03, 4), 0, 3, codes(1, 3, 3, 4))
     content = quantized_layer("DEPTHWISE_CONV_2D", "int8", w, "DepthwiseConv2DOptions", 4, **STEPS, depthMultiplier=1)
-    check(content, tmp_path)
+    check(content, tmp_path, peer=True)
     assert coded_weight(import_bytes(content)).shape == (4, 9)
 
 
@@ -147,6 +149,44 @@ def test_transpose_conv(padding, stride, out, bias, tmp_path):
         [T()], "TransposeConvOptions", padding=padding, strideW=stride, strideH=stride,
     )  # fmt: skip
     check(content, tmp_path)
+
+
+@pytest.mark.parametrize(("padding", "stride"), [(1, 2), (2, 2), (1, 1)])
+def test_transposed_convolution_of_mediapipe(padding, stride, tmp_path):
+    """LiteRT runs it by its XNNPACK delegate."""
+    tensors = [T((1, 5, 4, 4)), const(normal(6, 2, 2, 4)), const(normal(6))]
+    sizes = (5 * stride, 4 * stride) if padding == 1 else (4 * stride + 2, 3 * stride + 2)
+    options = np.array([padding, stride, stride], np.int32).tobytes()
+    content = one("Convolution2DTransposeBias", tensors, [T((1, *sizes, 6))], custom=options)
+    check(content, tmp_path)
+
+
+def sparse_rows(schema) -> object:
+    """Rows of blocks of two columns [3, 6]: two of three blocks of row 0, none of row 1, one of row 2."""
+
+    def level(size: int = 0, segments=None, indices=None):
+        made = schema.DimensionMetadataT()
+        made.denseSize, made.format = size, int(segments is not None)
+        if segments is not None:
+            for name, values in (("arraySegments", segments), ("arrayIndices", indices)):
+                vector = schema.Int32VectorT()
+                vector.values = np.array(values, np.int32)
+                setattr(made, name, vector)
+                setattr(made, f"{name}Type", schema.SparseIndexVector.Int32Vector)
+        return made
+
+    made = schema.SparsityParametersT()
+    made.traversalOrder, made.blockMap = [0, 1, 2], [1]
+    made.dimMetadata = [level(3), level(0, [0, 2, 2, 3], [0, 2, 1]), level(2)]
+    return made
+
+
+def test_sparse_weights(tmp_path):
+    stored = const(np.arange(1, 7, dtype=np.float32))
+    stored.shape, stored.sparsity = (3, 6), sparse_rows(schema)
+    tensors = [T((2, 6)), stored, T((3, 6)), T()]
+    ops = [Op("DENSIFY", [1], [2], "DensifyOptions"), Op("FULLY_CONNECTED", [0, 2], [3], "FullyConnectedOptions")]
+    check(build(G(tensors, ops, [0], [3])), tmp_path)
 
 
 @pytest.mark.parametrize(("padding", "stride", "dilation"), [(0, 1, 1), (1, 2, 1), (0, 2, 1), (1, 1, 2)])
@@ -171,12 +211,14 @@ def test_pooling(name, kernel, stride, padding, tmp_path):
     check(one(name, [T((2, 7, 9, 3))], [T()], "Pool2DOptions", padding=padding, **fields), tmp_path)
 
 
+@pytest.mark.mnn
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int16"])
 @pytest.mark.parametrize("name", ["MAX_POOL_2D", "AVERAGE_POOL_2D"])
 def test_quantized_pooling(name, kind, tmp_path):
     zero = {"int8": -4, "uint8": 130, "int16": 0}[kind]
     fields = {"filterHeight": 3, "filterWidth": 2, "strideH": 2, "strideW": 1, "padding": 0}
-    check(one(name, [T((2, 7, 9, 3), kind, 0.1, zero)], [T((), kind, 0.1, zero)], "Pool2DOptions", **fields), tmp_path)
+    content = one(name, [T((2, 7, 9, 3), kind, 0.1, zero)], [T((), kind, 0.1, zero)], "Pool2DOptions", **fields)
+    check(content, tmp_path, peer=True)
 
 
 @pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (2, 2, 4)])
@@ -190,11 +232,12 @@ def test_fully_connected(shape, keep, bias, tmp_path):
     check(one("FULLY_CONNECTED", tensors, [T()], "FullyConnectedOptions", **fields), tmp_path)
 
 
+@pytest.mark.mnn
 @pytest.mark.parametrize("kind", ["int8", "uint8"])
 def test_quantized_fully_connected(kind, tmp_path):
     low, high = (-127, 128) if kind == "int8" else (0, 256)
     w = T((5, 8), kind, 0.01, 0 if kind == "int8" else 127, 0, codes(5, 8, low=low, high=high, kind=kind))
-    check(quantized_layer("FULLY_CONNECTED", kind, w, "FullyConnectedOptions", 5, (3, 8)), tmp_path)
+    check(quantized_layer("FULLY_CONNECTED", kind, w, "FullyConnectedOptions", 5, (3, 8)), tmp_path, peer=True)
 
 
 def test_fully_connected_with_coded_weights(tmp_path):

@@ -69,6 +69,13 @@ def test_concatenation_of_other_steps(tmp_path):
     check(one("CONCATENATION", parts, [T((), "uint8", 0.1, 60)], "ConcatenationOptions", axis=1), tmp_path)
 
 
+def test_quantized_concatenation_with_an_activation(tmp_path):
+    """6 is no step of the result, so that it has to be rounded."""
+    parts = [T((2, 30), "int8", 0.35, -60)] * 2
+    content = one("CONCATENATION", parts, [T((), "int8", 0.35, -60)], "ConcatenationOptions", axis=1)
+    check(content, tmp_path)
+
+
 @pytest.mark.parametrize("axis", [0, 2, -1])
 def test_pack_and_unpack(axis, tmp_path):
     check(one("PACK", [F, F], [T()], "PackOptions", axis=axis, valuesCount=2), tmp_path)
