@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.frontends.tflite.model import SourceGraph, SourceModel, SourceTensor, load
-from mnnconvert.frontends.tflite.state import SUFFIX, VARIABLE_OPS, variable_names
+from mnnconvert.frontends.tflite.state import SUFFIX, VARIABLE_OPS, state_name, variable_names
 from mnnconvert.frontends.tflite.steps import RANGES, decoded
 from mnnconvert.verify.engines import TensorInfo
 
@@ -58,9 +58,9 @@ def twin_of(path: Path) -> Twin:
         if operator.name == DETECTOR and operator.outputs[3] in called:
             twin.counted |= {called[i]: called[operator.outputs[3]] for i in operator.outputs[:3] if i in called}
     for index in _variable_tensors(main):
-        tensor = main.tensors[index]
-        inputs.append((_info(tensor.name, tensor), index))
-        outputs.append((_info(tensor.name + SUFFIX, tensor), index))
+        tensor, name = main.tensors[index], state_name(main.tensors[index], index)
+        inputs.append((_info(name, tensor), index))
+        outputs.append((_info(name + SUFFIX, tensor), index))
     if hybrid or states:
         _edit(twin, model, states, bool(hybrid))
     if hybrid:

@@ -11,6 +11,7 @@ from mnnconvert.frontends.onnx.narrow import rounded as round_to_even
 from mnnconvert.frontends.tflite.compose import ACTIVATIONS, activated, channels_first, channels_last, known_rank
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
+from mnnconvert.frontends.tflite.steps import leaving
 from mnnconvert.frontends.tflite.types import TYPES
 from mnnconvert.ir import F32, I8, I32, U8, Builder, Value
 from mnnconvert.ops.activation import ELU, PReLU, ReLU
@@ -146,8 +147,10 @@ def zeros_like(b: Builder, n: TfliteNode) -> Value:
 def convert(b: Builder, n: TfliteNode) -> Value:
     """Another element type: floats lose their fraction, integers wrap, anything but zero is true."""
     x, kind, source = n.input(0), n.result().type, n.source(0).type
-    if kind not in TYPES or source not in TYPES:
-        raise n.refuse(f"CAST from {source} to {kind} is not supported", reference="unsupported-type")
+    if kind not in TYPES or source not in TYPES or n.result().quantized:
+        raise n.refuse(f"{n.op} from {source} to {kind} is not supported", reference="unsupported-type")
+    if n.source(0).quantized:  # the codes are what is cast
+        x = leaving(b, x, n.source(0))
     if kind == source:
         return x
     if kind == "bool":

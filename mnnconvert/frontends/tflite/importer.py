@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from mnnconvert.errors import ConversionError, Diagnostic, MnnConvertError
 from mnnconvert.frontends.onnx.compose import cast
 from mnnconvert.frontends.onnx.moves import permuted
@@ -17,9 +15,10 @@ from mnnconvert.frontends.tflite.registry import RULES, Rule
 from mnnconvert.frontends.tflite.state import States
 from mnnconvert.frontends.tflite.steps import alike, constant_of, entering, leaving, rounded, weight_of
 from mnnconvert.frontends.tflite.types import graph_type, note_type, port_type
-from mnnconvert.ir import F32, ArrayTensor, Builder, Graph, Shape, Tensor, Value
+from mnnconvert.ir import F32, Builder, Graph, Shape, Value
 from mnnconvert.ir.types import known, merge
 
+DECODERS = ("DEQUANTIZE", "DENSIFY")
 ACTIVATION = "ActivationFunctionType"
 COMPLEX_OPS = ("RFFT2D", "REAL", "IMAG", "COMPLEX_ABS")
 NODES_NAMED = 3  # operators named per unsupported op
@@ -110,6 +109,7 @@ class Scope:
         self.depth = depth  # of graphs around it
         self.values: dict[int, Value] = {}
         self.weights: dict[tuple[int, tuple[int, ...]], Value] = {}
+        self.decoders = {o.outputs[0]: o.inputs[0] for o in source.operators if o.name in DECODERS and o.outputs}
         self.poisoned: set[int] = set()
         self.states: States | None = None  # of the main graph only
 
@@ -142,17 +142,20 @@ class Scope:
 
     def weight(self, b: Builder, index: int, order: tuple[int, ...], rows: int) -> Value:
         """See `TfliteNode.weight`."""
+        index = self._stored_as(index)
         source = self.tensor(index)
-        made = self.values.get(index)
         if source.data is None:
-            made = self.value(index)
-            if made.tensor is None:
-                return permuted(b, made, order)
-            return b.constant(ordered(made.tensor, order), made.name)
+            return permuted(b, self.value(index), order)
         key = (index, order)
         if key not in self.weights:
             self.weights[key] = b.constant(weight_of(source, order, rows), source.name)
         return self.weights[key]
+
+    def _stored_as(self, index: int) -> int:
+        """The tensor that holds the stored form of a weight, where that is decoded by operators of its own."""
+        while self.tensor(index).data is None and index in self.decoders:
+            index = self.decoders[index]
+        return index
 
     def enter(self, name: str, index: int, shape: Shape) -> Value:
         """A graph input that stands for a tensor; the value that operators see of it."""
@@ -270,11 +273,6 @@ class Scope:
         declared = self.tensor(index).shape
         if self.importer.static and declared and (value.shape is None or len(value.shape) == len(declared)):
             value.spec.shape = merge(value.shape, tuple(None if d < 0 else d for d in declared))
-
-
-def ordered(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
-    """A tensor that was computed while the model was read, with its axes in another order."""
-    return ArrayTensor(np.ascontiguousarray(np.transpose(tensor.numpy(), order)))
 
 
 def _stepped(tensor: SourceTensor) -> bool:

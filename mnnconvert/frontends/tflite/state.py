@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mnnconvert.frontends.tflite.model import SourceGraph
+from mnnconvert.frontends.tflite.model import SourceGraph, SourceTensor
 from mnnconvert.ir import Value
 
 if TYPE_CHECKING:
@@ -32,6 +32,11 @@ def variable_names(graph: SourceGraph) -> dict[int, str]:
     return names
 
 
+def state_name(tensor: SourceTensor, index: int) -> str:
+    """What a variable tensor is called as an input."""
+    return tensor.name or f"state_{index}"
+
+
 class States:
     """The states of the main graph, in the order in which they are first read."""
 
@@ -45,8 +50,8 @@ class States:
     def tensor(self, index: int) -> Value:
         """A variable tensor when it is first read: an input of the graph."""
         tensor = self.scope.tensor(index)
-        self.tensors[index] = tensor.name
-        return self.scope.enter(tensor.name, index, tuple(tensor.shape or ()))
+        self.tensors[index] = name = state_name(tensor, index)
+        return self.scope.enter(name, index, tuple(tensor.shape or ()))
 
     def read(self, handle: int, result: int) -> Value:
         """The present value of a variable; an input of the graph before anything was assigned."""

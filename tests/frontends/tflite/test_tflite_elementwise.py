@@ -132,6 +132,12 @@ def test_casts(source, to, tmp_path):
     check(content, tmp_path, feeds)
 
 
+def test_codes_are_cast_as_codes(tmp_path):
+    check(one("CAST", [T((3, 4), "int8", 0.1, 5)], [T((), "float32")], "CastOptions"), tmp_path)
+    (problem,) = refusal(one("CAST", [T((3, 4))], [T((), "int8", 0.1, 5)], "CastOptions"))
+    assert problem.reference == "unsupported-type"
+
+
 @pytest.mark.parametrize("name", ["SELECT", "SELECT_V2"])
 def test_select(name, tmp_path):
     options = {"SELECT": "SelectOptions", "SELECT_V2": "SelectV2Options"}[name]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tflite_cases import G, Op, T, build, check, const, feeds_for, import_bytes, one, schema
 
-from mnnconvert.ir import CodedTensor
+from mnnconvert.ir import CodedTensor, HalfTensor
 
 RNG = np.random.default_rng(5)
 
@@ -62,6 +62,7 @@ def test_half_precision_weights(tmp_path):
     ops = [Op("DEQUANTIZE", [1], [2], "DequantizeOptions"), Op("CONV_2D", [0, 2, 3], [4], "Conv2DOptions", fields)]
     content = build(G(tensors, ops, [0], [4]))
     check(content, tmp_path)
+    assert any(isinstance(v.tensor, HalfTensor) for v in import_bytes(content).constants())
     assert [n.op.kind for n in import_bytes(content).nodes] == ["Permute", "Convolution", "Permute"]
 
 
@@ -76,6 +77,16 @@ def test_coded_weights_of_float_models(kind, tmp_path):
     w = codes(4, 3, 3, 3, low=-7, high=8) if kind == "int4" else codes(4, 3, 3, 3)
     weight = T(w.shape, kind, np.linspace(0.01, 0.04, 4), 0, 0, w)
     content = convolution(T((1, 6, 6, 3)), weight, const(normal(4)), T())
+    check(content, tmp_path)
+    np.testing.assert_array_equal(coded_weight(import_bytes(content)), w.transpose(0, 3, 1, 2).reshape(4, -1))
+
+
+def test_codes_that_the_model_decodes_itself_stay_codes(tmp_path):
+    w = codes(4, 3, 3, 3)
+    weight = T(w.shape, "int8", np.linspace(0.01, 0.04, 4), 0, 0, w)
+    tensors = [T((1, 6, 6, 3)), weight, T((4, 3, 3, 3)), const(normal(4)), T()]
+    ops = [Op("DEQUANTIZE", [1], [2], "DequantizeOptions"), Op("CONV_2D", [0, 2, 3], [4], "Conv2DOptions", STEPS)]
+    content = build(G(tensors, ops, [0], [4]))
     check(content, tmp_path)
     np.testing.assert_array_equal(coded_weight(import_bytes(content)), w.transpose(0, 3, 1, 2).reshape(4, -1))
 
