@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from mnnconvert.frontends.onnx.compose import along, apply, calc, cast
+from mnnconvert.frontends.onnx.moves import squeezed
 from mnnconvert.frontends.tflite.compose import ACTIVATIONS, axis_of, channels_first, channels_last, known_rank
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
 from mnnconvert.ir import F32, I32, Builder, Value
 from mnnconvert.ops.normalization import Softmax
+from mnnconvert.ops.pooling import Pooling
 from mnnconvert.ops.reduction import ArgMax, ArgMin, CumSum, Reduction
 from mnnconvert.ops.search import TopKV2
 from mnnconvert.ops.vision import LRN
@@ -16,6 +18,7 @@ REDUCTIONS = {
     "SUM": "SUM", "MEAN": "MEAN", "REDUCE_PROD": "PROD", "REDUCE_MAX": "MAXIMUM", "REDUCE_MIN": "MINIMUM",
     "REDUCE_ANY": "ANY", "REDUCE_ALL": "ALL",
 }  # fmt: skip
+POOLS = {"MEAN": "AVEPOOL", "MAXIMUM": "MAXPOOL"}
 LEAST_NORM = 1e-6  # a shorter vector is divided by this
 
 
@@ -27,8 +30,16 @@ def reduce(b: Builder, n: TfliteNode) -> Value:
         y = b.add(Reduction(operation, None, keep), x, n.input(1))
     else:
         axes = sorted({axis_of(n, a, known_rank(n, x)) for a in n.ints(1, "the axes")})
+        if axes == [1, 2] and x.rank == 4 and x.dtype == F32 and operation in POOLS:
+            return _over_planes(b, n, x, POOLS[operation], keep)
         y = b.add(Reduction(operation, tuple(axes), keep), x) if axes else x
     return cast(b, y, dtype)
+
+
+def _over_planes(b: Builder, n: TfliteNode, x: Value, function: str, keep: bool) -> Value:
+    """One number for each channel, as pooling: that reads channels as convolutions leave them."""
+    y = channels_last(b, b.add(Pooling(function, whole=True), channels_first(b, n, x)))
+    return y if keep else squeezed(b, y, 1, 2)
 
 
 @tflite_op("SOFTMAX")
