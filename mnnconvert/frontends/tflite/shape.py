@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import cast
+from mnnconvert.frontends.onnx.compose import calc, cast
 from mnnconvert.frontends.onnx.moves import reshaped
 from mnnconvert.frontends.tflite.compose import activated, axis_of, known_rank
 from mnnconvert.frontends.tflite.node import TfliteNode
@@ -88,14 +88,15 @@ def slice_(b: Builder, n: TfliteNode) -> Value:
     return b.add(SliceTf(), n.input(0), n.input(1), n.input(2))
 
 
-@tflite_op("STRIDED_SLICE", moves=True, limits="not with offset ends")
+@tflite_op("STRIDED_SLICE", moves=True)
 def strided_slice(b: Builder, n: TfliteNode) -> Value:
-    if n.option("Offset", False):
-        raise n.refuse("STRIDED_SLICE with ends that count from the begins is not supported")
+    """In the way of TensorFlow, with masks; with `Offset` the ends count from the begins."""
+    x, first, last, *step = n.inputs
     begin, end, ellipsis, new, shrink = (
         int(n.option(f"{name}Mask", 0)) for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis")
     )
-    return b.add(StridedSlice(begin, end, ellipsis, new, shrink, 0), *n.inputs)
+    last = calc(b, "ADD", first, last) if n.option("Offset", False) else last
+    return b.add(StridedSlice(begin, end, ellipsis, new, shrink, 0), x, first, last, *step)
 
 
 def _pads(b: Builder, n: TfliteNode) -> Value:

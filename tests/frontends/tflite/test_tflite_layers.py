@@ -71,13 +71,14 @@ def coded_weight(graph) -> np.ndarray:
     return tensor.coded.codes
 
 
+@pytest.mark.mnn
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 def test_coded_weights_of_float_models(kind, tmp_path):
     """Integers reach the file; LiteRT would round the activations and is asked for the decoded weights instead."""
     w = codes(4, 3, 3, 3, low=-7, high=8) if kind == "int4" else codes(4, 3, 3, 3)
     weight = T(w.shape, kind, np.linspace(0.01, 0.04, 4), 0, 0, w)
     content = convolution(T((1, 6, 6, 3)), weight, const(normal(4)), T())
-    check(content, tmp_path)
+    check(content, tmp_path, peer=True)
     np.testing.assert_array_equal(coded_weight(import_bytes(content)), w.transpose(0, 3, 1, 2).reshape(4, -1))
 
 
@@ -255,7 +256,7 @@ def test_fully_connected_with_coded_weights(tmp_path):
     w = codes(5, 8)
     content = one("FULLY_CONNECTED", [T((3, 8)), T((5, 8), "int8", 0.02, 0, 0, w), const(normal(5))], [T()],
                   "FullyConnectedOptions")  # fmt: skip
-    check(content, tmp_path)
+    check(content, tmp_path, peer=True)
     np.testing.assert_array_equal(coded_weight(import_bytes(content)), w)
 
 

@@ -27,6 +27,8 @@ SAME = T((), "int8", 0.1, -7)
          {"ellipsisMask": 4}),
         ("STRIDED_SLICE", [const([0, 0, 1]), const([2, 0, 3]), const([1, 1, 1])], "StridedSliceOptions",
          {"newAxisMask": 2}),
+        ("STRIDED_SLICE", [const([0, 1, 1, 0]), const([2, 2, 2, 5]), const([1, 1, 1, 2])], "StridedSliceOptions",
+         {"offset": True}),
         ("PAD", [const([[0, 0], [1, 2], [0, 3], [1, 0]])], "PadOptions", {}),
         ("TILE", [const([1, 2, 1, 3])], "TileOptions", {}),
         ("REVERSE_V2", [const([1])], "ReverseV2Options", {}),
