@@ -77,9 +77,10 @@ def depthwise_conv_2d(b: Builder, n: TfliteNode) -> Value:
     return _conv2d(b, n, x, w, group)
 
 
-def _crop(n: TfliteNode, sizes: tuple[Dim, ...], kernel: Ints, strides: Ints, outs: Ints) -> tuple[Ints, Ints, Ints]:
+def _crop(
+    n: TfliteNode, sizes: tuple[Dim, ...], kernel: Ints, strides: Ints, outs: Ints, same: bool
+) -> tuple[Ints, Ints, Ints]:
     """Pads before and after, and what enlarges the far end, with which a transposed convolution has these sizes."""
-    same = n.choice("Padding", "Padding", "VALID") == "SAME"
     begin, end, extra = [], [], []
     for size, k, s, out in zip(sizes, kernel, strides, outs, strict=True):
         if not isinstance(size, int):
@@ -92,20 +93,39 @@ def _crop(n: TfliteNode, sizes: tuple[Dim, ...], kernel: Ints, strides: Ints, ou
     return tuple(begin), tuple(end), tuple(extra)
 
 
+def _is_same(n: TfliteNode) -> bool:
+    return n.choice("Padding", "Padding", "VALID") == "SAME"
+
+
+def _transposed(
+    b: Builder, n: TfliteNode, x: Value, w: Value, bias: Value, strides: Ints, outs: Ints, same: bool
+) -> Value:
+    """A transposed convolution of planes, x [N,C,H,W], with results of these sizes, channels last."""
+    kernel = _sizes(n, w)[2:]
+    (t, l), (d, r), extra = _crop(n, (x.shape or ())[2:], kernel, strides, outs, same)
+    op = Deconvolution((strides[0], strides[1]), (1, 1), (t, l, d, r), (extra[0], extra[1]))
+    return channels_last(b, b.add(op, x, w, bias))
+
+
 @tflite_op("TRANSPOSE_CONV", limits="the sizes of the result must be known")
 def transpose_conv(b: Builder, n: TfliteNode) -> Value:
     """Operands: sizes of the result, weight [O, H, W, I], x[, bias]."""
-    return activated(b, n, transposed(b, n, 2, 1, 3, n.ints(0, "the sizes of the result")[1:3]))
+    x, w = _operand(b, n, 2, 4), n.weight(b, 1, (3, 0, 1, 2), 0)
+    bias, outs = bias_of(b, n, 3, _sizes(n, w)[1]), n.ints(0, "the sizes of the result")[1:3]
+    return activated(b, n, _transposed(b, n, x, w, bias, _steps(n, "StrideH", "StrideW"), outs, _is_same(n)))
 
 
-def transposed(b: Builder, n: TfliteNode, x_at: int, w_at: int, bias_at: int, outs: Ints) -> Value:
-    """A transposed convolution of planes with results of these sizes, channels last."""
-    x, w = _operand(b, n, x_at, 4), n.weight(b, w_at, (3, 0, 1, 2), 0)
-    _, outputs, *kernel = _sizes(n, w)
-    strides = _steps(n, "StrideH", "StrideW")
-    (t, l), (d, r), extra = _crop(n, (x.shape or ())[2:], tuple(kernel), strides, outs)
-    op = Deconvolution((strides[0], strides[1]), (1, 1), (t, l, d, r), (extra[0], extra[1]))
-    return channels_last(b, b.add(op, x, w, bias_of(b, n, bias_at, outputs)))
+@tflite_op("Convolution2DTransposeBias", custom=True, limits="the sizes of the operand must be known")
+def convolution_2d_transpose_bias(b: Builder, n: TfliteNode) -> Value:
+    """MediaPipe's transposed convolution: x, weight [O, H, W, I], bias; options: padding (1 SAME), strides x and y."""
+    padding, sx, sy = (int(v) for v in np.frombuffer(n.operator.custom_options[:12].ljust(12, b"\0"), "<i4"))
+    x, w = _operand(b, n, 0, 4), n.weight(b, 1, (3, 0, 1, 2), 0)
+    sizes = [d for d in (x.shape or ())[2:] if isinstance(d, int)]
+    if padding not in (1, 2) or min(sx, sy) < 1 or len(sizes) != 2:
+        raise n.refuse(f"{n.op} with padding {padding}, strides {sx} and {sy} and the sizes {sizes}")
+    rows = list(zip(sizes, _sizes(n, w)[2:], (sy, sx), strict=True))
+    outs = tuple(size * s if padding == 1 else (size - 1) * s + k for size, k, s in rows)
+    return _transposed(b, n, x, w, bias_of(b, n, 2, _sizes(n, w)[1]), (sy, sx), outs, padding == 1)
 
 
 VOLUME = ("StrideD", "StrideH", "StrideW"), ("DilationDFactor", "DilationHFactor", "DilationWFactor")
@@ -133,23 +153,6 @@ def conv_3d_transpose(b: Builder, n: TfliteNode) -> Value:
     x, w = _operand(b, n, 2, 5), n.weight(b, 1, (4, 3, 0, 1, 2), 3)
     _, outputs, *kernel = _sizes(n, w)
     strides = _steps(n, *VOLUME[0])
-    begin, end, extra = _crop(n, (x.shape or ())[2:], tuple(kernel), strides, outs)
+    begin, end, extra = _crop(n, (x.shape or ())[2:], tuple(kernel), strides, outs, _is_same(n))
     op = ConvTranspose3D(strides, (1, 1, 1), (*begin, *end), 1, "", "CAFFE", extra)
     return activated(b, n, channels_last(b, b.add(op, x, w, bias_of(b, n, 3, outputs))))
-
-
-@tflite_op("Convolution2DTransposeBias", custom=True, limits="the sizes of the operand must be known")
-def convolution_2d_transpose_bias(b: Builder, n: TfliteNode) -> Value:
-    """MediaPipe's transposed convolution with a bias: x, weight [O, H, W, I], bias; options padding, strides x, y."""
-    raw = np.frombuffer(n.operator.custom_options[:12].ljust(12, b"\0"), "<i4")
-    padding, sx, sy = (int(v) for v in raw)
-    x, w = _operand(b, n, 0, 4), n.weight(b, 1, (3, 0, 1, 2), 0)
-    _, outputs, *kernel = _sizes(n, w)
-    sizes = (x.shape or ())[2:]
-    if padding not in (1, 2) or min(sx, sy) < 1 or not all(isinstance(s, int) for s in sizes):
-        raise n.refuse(f"{n.op} with padding {padding}, strides {sx} and {sy} and the sizes {list(sizes)}")
-    totals = [k - s if padding == 1 else 0 for k, s in zip(kernel, (sy, sx), strict=True)]
-    (t, l), (d, r) = [max(0, v) // 2 for v in totals], [max(0, v) - max(0, v) // 2 for v in totals]
-    extra = [max(0, -v) for v in totals]
-    op = Deconvolution((sy, sx), (1, 1), (t, l, d, r), (extra[0], extra[1]))
-    return channels_last(b, b.add(op, x, w, bias_of(b, n, 2, outputs)))
