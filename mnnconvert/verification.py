@@ -22,21 +22,21 @@ from mnnconvert.verify.mnn_engine import MnnEngine
 from mnnconvert.verify.verification import VerificationResult, verify_engines
 
 Feeds = Mapping[str, Any]
-ENGINES: dict[str, Callable[[Path], Engine]] = {
-    "ONNX": OnnxRuntimeEngine, "TFLITE": LiteRtEngine, "MNN": lambda path: SessionEngine(load(path)),
+ENGINES: dict[str, Callable[..., Engine]] = {
+    "ONNX": OnnxRuntimeEngine, "TFLITE": LiteRtEngine, "MNN": lambda path, **_: SessionEngine(load(path)),
 }  # fmt: skip
 
 
-def open_source(path: Path, framework: str = "") -> Engine:
+def open_source(path: Path, framework: str = "", *, threads: int = 1, optimize: bool = False) -> Engine:
     """onnxruntime for ONNX, LiteRT for TFLite, our executor for MNN; `source-engine-missing` for anything else.
 
-    Where the framework is not given, the suffix tells it.
+    Where the framework is not given, the suffix tells it. `optimize` lets the engine be as fast as it can.
     """
     if not path.exists():
         raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path)
     open_engine = ENGINES.get(framework or path.suffix.lower()[1:].upper())
     if open_engine is not None:
-        return open_engine(path)
+        return open_engine(path, threads=threads, optimize=optimize)
     raise ConversionError.of(
         "source-engine-missing", f"no engine here runs '{path.name}'", hint="an .onnx, .tflite or .mnn file", file=path
     )

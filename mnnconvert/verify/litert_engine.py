@@ -22,19 +22,20 @@ class LiteRtEngine:
     """Runs a TFLite file on the CPU, with LiteRT's own kernels and no delegate unless a custom operator needs one.
 
     Inputs and outputs have the names of the signature that calls the first subgraph, else those of the tensors. State
-    is explicit, as in the graph that is made of the file.
+    is explicit, as in the graph that is made of the file. With `optimize` it runs as fast as it can: by its default
+    delegate, and with activations rounded for integer weights.
     """
 
     name = "LiteRT"
     exact_kinds = True
 
-    def __init__(self, path: str | Path, *, threads: int = 1):
+    def __init__(self, path: str | Path, *, threads: int = 1, optimize: bool = False):
         from mnnconvert.verify.litert_twin import twin_of
 
         require_litert()
         self.path = Path(path)
-        self._threads = threads
-        twin = twin_of(self.path)
+        self._threads, self._optimize = threads, optimize
+        twin = twin_of(self.path, exact=not optimize)
         self.notes: Sequence[str] = twin.notes
         self._content, self._counted = twin.content, twin.counted
         self._inputs, self._outputs = ([index for _, index in ports] for ports in (twin.inputs, twin.outputs))
@@ -77,7 +78,8 @@ class LiteRtEngine:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
         failure: Exception | None = None
-        for resolver in (OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES, OpResolverType.AUTO):
+        resolvers = [OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES, OpResolverType.AUTO]
+        for resolver in resolvers[::-1] if self._optimize else resolvers:
             try:
                 interpreter = Interpreter(
                     model_content=self._content, num_threads=self._threads, experimental_op_resolver_type=resolver

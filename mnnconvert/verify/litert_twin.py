@@ -44,11 +44,11 @@ class Twin:
     counted: dict[str, str] = field(default_factory=dict)
 
 
-def twin_of(path: Path) -> Twin:
-    """The file itself where it can stay as it is."""
+def twin_of(path: Path, exact: bool = True) -> Twin:
+    """The file itself where it can stay as it is. Only if `exact`, integer weights of float models are decoded."""
     model = load(path)
     main = model.graphs[0]
-    hybrid = [(g, o) for g in model.graphs for o in g.operators if _hybrid(g, o)]
+    hybrid = [(g, o) for g in model.graphs for o in g.operators if exact and _hybrid(g, o)]
     states = variable_names(main)
     inputs = [(_info(n, main.tensors[i]), i) for n, i in zip(model.input_names(), main.inputs, strict=True)]
     outputs = [(_info(n, main.tensors[i]), i) for n, i in zip(model.output_names(), main.outputs, strict=True)]
