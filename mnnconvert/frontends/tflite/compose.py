@@ -9,6 +9,7 @@ import numpy as np
 from mnnconvert.frontends.onnx.compose import apply, calc, cast
 from mnnconvert.frontends.onnx.moves import clip, permuted
 from mnnconvert.frontends.tflite.node import TfliteNode
+from mnnconvert.frontends.tflite.steps import decoded
 from mnnconvert.ir import F32, Builder, Dim, Value
 from mnnconvert.ops.activation import ReLU, ReLU6
 from mnnconvert.ops.windows import same_pads
@@ -77,8 +78,11 @@ def pads_of(
 
 
 def bias_of(b: Builder, n: TfliteNode, index: int, outputs: Dim) -> Value:
-    """The bias, or zeros: the runtime needs one."""
+    """The bias, or zeros: the runtime needs one. Integers count in the steps of a sum of products."""
     if n.has(index):
+        source = n.source(index)
+        if source.data is not None and source.scale.size and source.type in ("int32", "int64"):
+            return b.constant(decoded(source), source.name)
         bias = n.input(index)
         return bias if bias.tensor is not None or bias.constant is None else b.constant(bias.constant)
     if not isinstance(outputs, int):

@@ -11,7 +11,7 @@ from mnnconvert.frontends.onnx.narrow import rounded as round_to_even
 from mnnconvert.frontends.tflite.compose import ACTIVATIONS, activated, channels_first, channels_last, known_rank
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
-from mnnconvert.frontends.tflite.steps import leaving
+from mnnconvert.frontends.tflite.steps import entering, leaving
 from mnnconvert.frontends.tflite.types import TYPES
 from mnnconvert.ir import F32, I8, I32, U8, Builder, Value
 from mnnconvert.ops.activation import ELU, PReLU, ReLU
@@ -167,7 +167,8 @@ def convert(b: Builder, n: TfliteNode) -> Value:
 @tflite_op("DEQUANTIZE")
 def dequantize(b: Builder, n: TfliteNode) -> Value:
     """The graph holds the numbers that codes stand for already, and float16 numbers as float32."""
-    return n.input(0)
+    source = n.source(0)
+    return entering(b, n.input(0), source) if source.scale.size == 1 and not source.quantized else n.input(0)
 
 
 @tflite_op("QUANTIZE")

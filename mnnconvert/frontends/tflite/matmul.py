@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mnnconvert.frontends.onnx.compose import calc, reshape
-from mnnconvert.frontends.tflite.compose import activated, known_rank
+from mnnconvert.frontends.tflite.compose import activated, bias_of, known_rank
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
 from mnnconvert.ir import Builder, Value
@@ -24,7 +24,7 @@ def fully_connected(b: Builder, n: TfliteNode) -> Value:
             raise n.refuse("FULLY_CONNECTED needs to know the columns of its weight")
         x = reshape(b, x, (-1, columns))
     y = b.add(MatMul(False, True), x, w)
-    return activated(b, n, calc(b, "ADD", y, n.input(2)) if n.has(2) else y)
+    return activated(b, n, calc(b, "ADD", y, bias_of(b, n, 2, None)) if n.has(2) else y)
 
 
 @tflite_op("BATCH_MATMUL")

@@ -58,7 +58,8 @@ class SourceTensor:
 
     @property
     def quantized(self) -> bool:
-        return self.scale.size > 0 and self.type in ("int4", "int8", "uint8", "int16", "int32", "int64")
+        """Whether its codes stand for other numbers. Wider integers do only as a bias (`compose.bias_of`)."""
+        return self.scale.size > 0 and self.type in ("int4", "int8", "uint8", "int16")
 
     def array(self) -> np.ndarray:
         """The stored numbers in their own type; integers of 4 bits as int8."""

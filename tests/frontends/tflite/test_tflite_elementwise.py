@@ -195,5 +195,11 @@ def test_quantize_and_dequantize(kind, tmp_path):
     check(one("DEQUANTIZE", [T((2, 3), kind, scale, zero)], [T()], "DequantizeOptions"), tmp_path)
 
 
+def test_wide_integers_are_decoded_where_the_model_says_so(tmp_path):
+    """LiteRT has no kernel for it."""
+    content = one("DEQUANTIZE", [T((3,), "int32", 0.25, 2)], [T()], "DequantizeOptions")
+    check(content, tmp_path, {"t0": np.array([6, -2, 2], np.int32)}, want={"t1": np.array([1, -1, 0], np.float32)})
+
+
 def test_requantize(tmp_path):
     check(one("QUANTIZE", [T((2, 30), "int8", 0.05, 3)], [T((), "uint8", 0.11, 100)], "QuantizeOptions"), tmp_path)

@@ -272,3 +272,9 @@ def test_random_numbers_have_their_distribution(name, tmp_path):
     assert numbers.shape == (100, 100)
     mean, deviation = (0.5, np.sqrt(1 / 12)) if name == "RANDOM_UNIFORM" else (0.0, 1.0)
     assert abs(numbers.mean() - mean) < 0.03 and abs(numbers.std() - deviation) < 0.03
+
+
+def test_integers_that_carry_a_scale_are_integers(tmp_path):
+    """Old converters describe every tensor; only a bias counts in steps."""
+    shape = T((2,), "int32", 0.5, 0, data=np.array([6, 20], np.int32))
+    check(one("RESHAPE", [F, shape], [T()], "ReshapeOptions", newShape=[6, 20]), tmp_path)
