@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -104,22 +104,26 @@ class Comparison:
         return {"passed": self.passed, "tolerance": asdict(self.tolerance), "outputs": outputs}
 
 
+SLACK = 1e-3  # of a step: what floats that stand for codes carry of rounding themselves
+_NO_STEPS: Mapping[str, float] = {}
+
+
 def compare_outputs(
     got: Mapping[str, np.ndarray],
     want: Mapping[str, np.ndarray],
     tolerance: Tolerance,
     *,
     exact_kinds: bool = True,
-    codes: Collection[str] = (),
+    steps: Mapping[str, float] = _NO_STEPS,
 ) -> Comparison:
     """Judges every output of `want`, and every output of `got` that nobody asked for.
 
     `exact_kinds=False` is for runtimes without bool and narrow integers: there any integer type may stand for another
-    and for bool, as long as the values are equal. The outputs named in `codes` are steps of quantized numbers, whose
-    last rounding may fall either way: one step is allowed, and two in one of a thousand values.
+    and for bool, as long as the values are equal. `steps` are the distances of the numbers that a quantized model gives
+    for an output, whose last rounding may fall either way: one step is allowed, and two in one of a thousand values.
     """
     verdicts = [
-        _verdict(name, got[name], expected, tolerance, exact_kinds, name in codes)
+        _verdict(name, got[name], expected, tolerance, exact_kinds, steps.get(name, 0.0))
         if name in got
         else OutputVerdict(name, "missing: the model does not give this output")
         for name, expected in want.items()
@@ -145,22 +149,22 @@ def allowed(m: ArrayComparison, tolerance: Tolerance) -> float:
 
 
 def _verdict(
-    name: str, got: np.ndarray, want: np.ndarray, tolerance: Tolerance, exact_kinds: bool, codes: bool
+    name: str, got: np.ndarray, want: np.ndarray, tolerance: Tolerance, exact_kinds: bool, step: float
 ) -> OutputVerdict:
     measured = compare_arrays(got, want)
     misfit = _misfit(measured, exact_kinds)
     if misfit:
         return OutputVerdict(name, misfit, measured)
     numeric = kind_of(measured.want_dtype) != "text"
-    if distance(measured) <= allowed(measured, tolerance) or (codes and _within_steps(got, want)):
+    if distance(measured) <= allowed(measured, tolerance) or (step and _within_steps(got, want, step)):
         return OutputVerdict(name, "", measured, numeric)
     return OutputVerdict(name, _far(measured), measured, numeric)
 
 
-def _within_steps(got: np.ndarray, want: np.ndarray) -> bool:
-    """Whether integer codes differ by at most one step, but for one of a thousand, which may differ by two."""
-    steps = np.abs(got.astype(np.int64) - want.astype(np.int64))
-    return bool((steps <= 2).all() and np.count_nonzero(steps > 1) <= steps.size / 1000)
+def _within_steps(got: np.ndarray, want: np.ndarray, step: float) -> bool:
+    """Whether numbers differ by at most one step, but for one of a thousand, which may differ by two."""
+    steps = np.abs(got.astype(np.float64) - want.astype(np.float64)) / step
+    return bool((steps < 2 + SLACK).all() and np.count_nonzero(steps > 1 + SLACK) <= steps.size / 1000)
 
 
 def _misfit(m: ArrayComparison, exact_kinds: bool) -> str:

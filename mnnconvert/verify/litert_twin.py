@@ -26,6 +26,7 @@ WEIGHTED = {  # operator: places of its weights
     "UNIDIRECTIONAL_SEQUENCE_LSTM": tuple(range(1, 18)), "BIDIRECTIONAL_SEQUENCE_LSTM": tuple(range(1, 35)),
     "BIDIRECTIONAL_SEQUENCE_RNN": tuple(range(1, 9)),
 }  # fmt: skip
+VIEWS = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE")
 DETECTOR = "TFLite_Detection_PostProcess"
 DATA_AT = {"TRANSPOSE_CONV": 2}  # where the activations are not the first operand
 
@@ -50,17 +51,17 @@ def twin_of(path: Path, exact: bool = True) -> Twin:
     main = model.graphs[0]
     hybrid = [(g, o) for g in model.graphs for o in g.operators if exact and _hybrid(g, o)]
     states = variable_names(main)
-    inputs = [(_info(n, main.tensors[i]), i) for n, i in zip(model.input_names(), main.inputs, strict=True)]
-    outputs = [(_info(n, main.tensors[i]), i) for n, i in zip(model.output_names(), main.outputs, strict=True)]
+    inputs = [(_info(n, main, i), i) for n, i in zip(model.input_names(), main.inputs, strict=True)]
+    outputs = [(_info(n, main, i), i) for n, i in zip(model.output_names(), main.outputs, strict=True)]
     twin = Twin(path.read_bytes(), inputs, outputs)
     called = {i: info.name for info, i in outputs}
     for operator in main.operators:
         if operator.name == DETECTOR and operator.outputs[3] in called:
             twin.counted |= {called[i]: called[operator.outputs[3]] for i in operator.outputs[:3] if i in called}
     for index in _variable_tensors(main):
-        tensor, name = main.tensors[index], state_name(main.tensors[index], index)
-        inputs.append((_info(name, tensor), index))
-        outputs.append((_info(name + SUFFIX, tensor), index))
+        name = state_name(main.tensors[index], index)
+        inputs.append((_info(name, main, index), index))
+        outputs.append((_info(name + SUFFIX, main, index), index))
     if hybrid or states:
         _edit(twin, model, states, bool(hybrid))
     if hybrid:
@@ -69,10 +70,22 @@ def twin_of(path: Path, exact: bool = True) -> Twin:
     return twin
 
 
-def _info(name: str, tensor: SourceTensor) -> TensorInfo:
+def _info(name: str, graph: SourceGraph, index: int) -> TensorInfo:
+    tensor = graph.tensors[index]
     shape = tuple(f"{name}.{i}" if d < 0 else d for i, d in enumerate(tensor.shape or ()))
-    coded = tensor.quantized and tensor.type in RANGES
-    return TensorInfo(name, np.dtype(tensor.type if tensor.type != "int4" else "int8"), shape, coded)
+    step = 1.0 if tensor.quantized and tensor.type in RANGES else _step_of_floats(graph, index)
+    return TensorInfo(name, np.dtype(tensor.type if tensor.type != "int4" else "int8"), shape, step)
+
+
+def _step_of_floats(graph: SourceGraph, index: int) -> float:
+    """The scale of the codes that floats are decoded from, be it before they are moved; 0 for others."""
+    makers = {o.outputs[0]: o for o in graph.operators if o.outputs and o.inputs}
+    while index in makers and makers[index].name in VIEWS:
+        index = makers[index].inputs[0]
+    if index not in makers or makers[index].name != "DEQUANTIZE":
+        return 0.0
+    source = graph.tensors[makers[index].inputs[0]]
+    return float(source.scale[0]) if source.quantized and source.scale.size == 1 else 0.0
 
 
 def _variable_tensors(graph: SourceGraph) -> list[int]:
@@ -154,9 +167,9 @@ def _open_variables(twin: Twin, graph: SourceGraph, table: Any, states: dict[int
         elif operator.name == "ASSIGN_VARIABLE":
             held[states[operator.inputs[0]]] = resolve(operator.inputs[1])
     table.operators = kept
-    twin.inputs += [(_info(name, graph.tensors[i]), i) for name, i in fed.items()]
+    twin.inputs += [(_info(name, graph, i), i) for name, i in fed.items()]
     ends = [(name, i) for name, i in held.items() if fed.get(name) != i]
     twin.outputs = [(info, resolve(i)) for info, i in twin.outputs]
-    twin.outputs += [(_info(name + SUFFIX, graph.tensors[i]), i) for name, i in ends]
+    twin.outputs += [(_info(name + SUFFIX, graph, i), i) for name, i in ends]
     table.inputs = [i for _, i in twin.inputs]
     table.outputs = [i for _, i in twin.outputs]

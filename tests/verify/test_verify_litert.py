@@ -26,7 +26,7 @@ def engine(content: bytes, folder) -> LiteRtEngine:
 def test_inputs_and_outputs(tmp_path):
     opened = engine(one("ABS", [T((-1, 3))], [T((-1, 3))], "AbsOptions"), tmp_path)
     (info,) = opened.inputs
-    assert (info.name, info.dtype, info.shape, info.codes) == ("t0", np.float32, ("t0.0", 3), False)
+    assert (info.name, info.dtype, info.shape, info.step) == ("t0", np.float32, ("t0.0", 3), 0)
     for count in (2, 5, 1):
         x = np.full((count, 3), -2, np.float32)
         np.testing.assert_array_equal(opened.run({"t0": x})["t1"], -x)
@@ -34,7 +34,17 @@ def test_inputs_and_outputs(tmp_path):
 
 def test_codes_are_told_apart_from_numbers(tmp_path):
     opened = engine(one("QUANTIZE", [T((2,))], [T((), "int8", 0.1, 3)], "QuantizeOptions"), tmp_path)
-    assert [info.codes for info in (*opened.inputs, *opened.outputs)] == [False, True]
+    assert [info.step for info in (*opened.inputs, *opened.outputs)] == [0, 1]
+
+
+def test_floats_that_codes_stand_for_have_steps_too(tmp_path):
+    tensors = [T((2, 3), "int8", 0.25, 3), T((2, 3)), const([6]), T((6,))]
+    ops = [Op("DEQUANTIZE", [0], [1], "DequantizeOptions"), Op("RESHAPE", [1, 2], [3], "ReshapeOptions")]
+    opened = engine(build(G(tensors, ops, [0], [3])), tmp_path)
+    assert [info.step for info in (*opened.inputs, *opened.outputs)] == [1, 0.25]
+    want = {"y": np.array([0.5, 0.75], np.float32)}
+    for got, passed in (([0.5, 1.0], True), ([0.5, 1.25], False), ([0.25, 0.75], True)):
+        assert compare_outputs({"y": np.array(got, np.float32)}, want, TOLERANCE, steps={"y": 0.25}).passed == passed
 
 
 def test_activations_are_not_rounded_for_integer_weights(tmp_path):
@@ -93,10 +103,10 @@ def test_without_the_package(tmp_path, monkeypatch):
 def test_codes_may_be_a_step_apart(apart, passed):
     want = {"y": np.zeros(len(apart), np.int8)}
     got = {"y": np.array(apart, np.int32)}
-    assert compare_outputs(got, want, TOLERANCE, codes=["y"]).passed == passed
+    assert compare_outputs(got, want, TOLERANCE, steps={"y": 1}).passed == passed
     assert compare_outputs(got, want, TOLERANCE).passed == (not any(apart))
 
 
 def test_other_shapes_of_codes_are_missed():
     got, want = {"y": np.zeros((2, 3), np.int8)}, {"y": np.zeros(6, np.int8)}
-    assert not compare_outputs(got, want, TOLERANCE, codes=["y"]).passed
+    assert not compare_outputs(got, want, TOLERANCE, steps={"y": 1}).passed

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tflite_cases import G, Op, T, build, check, const, import_bytes, through_file
 
+import mnnconvert
 from mnnconvert.ir import CodedTensor
 from mnnconvert.passes.pipeline import run_pipeline
 
@@ -53,8 +54,8 @@ def test_a_residual_net_keeps_one_permutation(tmp_path):
     assert "ReLU6" not in kinds, "it is part of the convolution"
 
 
-def quantized_net(kind: str) -> bytes:
-    """conv with relu6, add, max pooling, dense, softmax, on codes from end to end."""
+def quantized_net(kind: str, floats: bool = False) -> bytes:
+    """conv with relu6, add, max pooling, dense, softmax, on codes from end to end, or `floats` at both ends."""
     moved = 128 if kind == "uint8" else 0
     low, high = (-127, 128) if kind == "int8" else (0, 256)
 
@@ -80,7 +81,20 @@ def quantized_net(kind: str) -> bytes:
         Op("FULLY_CONNECTED", [5, 6, 7], [8], "FullyConnectedOptions"),
         Op("SOFTMAX", [8], [9], "SoftmaxOptions", {"beta": 1.0}),
     ]  # fmt: skip
-    return build(G(tensors, ops, [0], [9]))
+    if not floats:
+        return build(G(tensors, ops, [0], [9]))
+    ends = [Op("QUANTIZE", [10], [0], "QuantizeOptions"), Op("DEQUANTIZE", [9], [11], "DequantizeOptions")]
+    return build(G([*tensors, T((1, 8, 8, 4)), T()], [ends[0], *ops, ends[1]], [10], [11]))
+
+
+@pytest.mark.mnn
+def test_a_quantized_net_with_float_ends_is_proved(tmp_path):
+    """A step of its softmax is 1/256, more than the tolerance of floats."""
+    path = tmp_path / "m.tflite"
+    path.write_bytes(quantized_net("int8", floats=True))
+    report = mnnconvert.convert(path, tmp_path / "m.mnn", verify="always")
+    assert report.verification is not None and report.verification.passed
+    assert mnnconvert.verify(path, tmp_path / "m.mnn", engine="mnn").passed
 
 
 @pytest.mark.mnn
