@@ -160,11 +160,14 @@ def from_json(source: PathLike, mnn: PathLike) -> None:
 def supported_ops(framework: str = "ONNX") -> list[dict[str, Any]]:
     """The source ops that are translated: name, the oldest opset of each rule, and limits.
 
-    An op without a rule that the standard defines through others is translated "through its function body".
+    An ONNX op without a rule that the standard defines through others is translated "through its function body".
+    TFLite has versions of operators instead of opsets; all are read, so that `since` is 1.
     """
     from mnnconvert.conversion import require_frontend
 
     require_frontend(framework)
+    if framework.upper() == "TFLITE":
+        return _tflite_ops()
     from mnnconvert.frontends.onnx import functions, rules  # noqa: F401  (registers the rules)
     from mnnconvert.frontends.onnx.registry import RULES, supported
 
@@ -172,6 +175,13 @@ def supported_ops(framework: str = "ONNX") -> list[dict[str, Any]]:
     bodies = ((*key, since, "through its function body") for key, since in functions.defined().items())
     listed = (*ruled, *(each for each in bodies if each[:2] not in RULES))
     return [{"name": f"{d}.{op}" if d else op, "since": since, "limits": limits} for d, op, since, limits in listed]
+
+
+def _tflite_ops() -> list[dict[str, Any]]:
+    from mnnconvert.frontends.tflite import rules  # noqa: F401  (registers the rules)
+    from mnnconvert.frontends.tflite.registry import RULES
+
+    return [{"name": r.op, "since": 1, "limits": r.limits} for r in sorted(RULES.values(), key=lambda r: r.op)]
 
 
 def compiled_ops() -> dict[str, Any]:

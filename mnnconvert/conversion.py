@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 SUFFIXES = {".onnx": "ONNX", ".mnn": "MNN", ".json": "JSON", ".tflite": "TFLITE", ".pb": "TF", ".keras": "TF",
             ".h5": "TF", ".pt": "TORCH", ".pt2": "TORCH", ".jit": "TORCH", ".caffemodel": "CAFFE"}  # fmt: skip
-FRONTENDS = ("ONNX", "MNN")
+FRONTENDS = ("ONNX", "TFLITE", "MNN")
+SOURCE_ENGINES = {"ONNX": ("onnxruntime", "onnxruntime", "verify"), "TFLITE": ("ai_edge_litert", "LiteRT", "litert")}
+"""What runs the models of a framework: package, name, extra that installs it."""
 AUTO_VERIFY_BYTES = 500_000_000  # beyond this `--verify auto` leaves the proof, which loads the model twice, out
 ANY_ERROR = sys.float_info.max  # compressed weights are measured, not judged
 
@@ -132,6 +135,10 @@ class Conversion:
         shapes = {**fixed_shapes(self.options.input_config_file), **self.options.input_shape}
         if self.framework == "MNN":
             graph = self._read_mnn(shapes)
+        elif self.framework == "TFLITE":
+            from mnnconvert.frontends.tflite.reader import read_tflite
+
+            graph = read_tflite(self.source, shapes, self.options.batch or 0)
         else:
             from mnnconvert.frontends.onnx.reader import read_onnx
 
@@ -254,19 +261,18 @@ class Conversion:
         """The source engine, or None with a note why there is no proof."""
         if self.options.verify == "never":
             return None
-        from mnnconvert.verify.engines import OnnxRuntimeEngine
-
         demanded = self.options.verify == "always"
         foreign = _plugins(graph)
         if foreign and not demanded:
             self.note("not-verified", f"onnxruntime does not know {', '.join(foreign)}, so the file was not proved")
             return None
         size = sum(v.tensor.nbytes for g in graph.graphs() for v in g.constants() if v.tensor is not None)
-        if self.framework == "ONNX" and not OnnxRuntimeEngine.available() and not demanded:
+        package, engine, extra = SOURCE_ENGINES.get(self.framework, ("", "", ""))
+        if package and find_spec(package) is None and not demanded:
             self.note(
                 "not-verified",
-                "onnxruntime is not installed, so the file was not proved",
-                "pip install 'mnnconvert[verify]'",
+                f"{engine} is not installed, so the file was not proved",
+                f"pip install 'mnnconvert[{extra}]'",
             )
             return None
         if size > AUTO_VERIFY_BYTES and not demanded:
@@ -278,7 +284,7 @@ class Conversion:
             return None
         from mnnconvert.verification import open_source
 
-        self._engine = open_source(self.source)
+        self._engine = open_source(self.source, self.framework)
         return self._engine
 
     def _attempt(self, proof: Callable[[], VerificationResult]) -> VerificationResult | None:

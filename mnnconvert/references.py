@@ -90,6 +90,10 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
     ("bad-onnx-node", "A node of the ONNX model breaks the rules of its operator: its operands or attributes are of "
      "the wrong number, type or size.",
      "Export the model again; onnx.checker says the same. The message names node, operator and what is wrong."),
+    ("bad-tflite-file", "The file is not a valid TFLite model, or is damaged, or an operator of it breaks its rules.",
+     "Copy or export it again; the message names the tensor or operator and what is wrong with it."),
+    ("missing-extra", "Reading this format needs a package that is not installed.",
+     "Install the extra that the hint names, for example pip install 'mnnconvert[tflite]'."),
     # what can be converted
     ("framework-not-available", "This source format is known, but models of it cannot be read yet.",
      "Export the model to ONNX and convert that."),

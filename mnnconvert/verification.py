@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,22 +17,28 @@ from mnnconvert.verify.compare import Tolerance
 from mnnconvert.verify.engines import Engine, OnnxRuntimeEngine, SessionEngine, TensorInfo
 from mnnconvert.verify.gates import evaluate, read_gates
 from mnnconvert.verify.inputs import ladder, load_npz
+from mnnconvert.verify.litert_engine import LiteRtEngine
 from mnnconvert.verify.mnn_engine import MnnEngine
 from mnnconvert.verify.verification import VerificationResult, verify_engines
 
 Feeds = Mapping[str, Any]
+ENGINES: dict[str, Callable[..., Engine]] = {
+    "ONNX": OnnxRuntimeEngine, "TFLITE": LiteRtEngine, "MNN": lambda path, **_: SessionEngine(load(path)),
+}  # fmt: skip
 
 
-def open_source(path: Path) -> Engine:
-    """onnxruntime for an ONNX file, our executor for an MNN file; `source-engine-missing` for anything else."""
+def open_source(path: Path, framework: str = "", *, threads: int = 1, optimize: bool = False) -> Engine:
+    """onnxruntime for ONNX, LiteRT for TFLite, our executor for MNN; `source-engine-missing` for anything else.
+
+    Where the framework is not given, the suffix tells it. `optimize` lets the engine be as fast as it can.
+    """
     if not path.exists():
         raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path)
-    if path.suffix.lower() == ".mnn":
-        return SessionEngine(load(path))
-    if path.suffix.lower() == ".onnx":
-        return OnnxRuntimeEngine(path)
+    open_engine = ENGINES.get(framework or path.suffix.lower()[1:].upper())
+    if open_engine is not None:
+        return open_engine(path, threads=threads, optimize=optimize)
     raise ConversionError.of(
-        "source-engine-missing", f"no engine here runs '{path.name}'", hint="an .onnx or .mnn file", file=path
+        "source-engine-missing", f"no engine here runs '{path.name}'", hint="an .onnx, .tflite or .mnn file", file=path
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ SYNTAX = Syntax(
     "       mnnconvert bench --op NAME [--shape 1x64x56x56,64x64x3x3] [--set pads=1,1,1,1]...",
     summary="Time a model: the median of many runs; --vs times the source engine in turn with it. --op times one op.",
     options=(
-        Option("--vs", "vs", "path", "the ONNX source, run by onnxruntime", metavar="SRC"),
+        Option("--vs", "vs", "path", "the ONNX or TFLite source, run by its own engine", metavar="SRC"),
         Option("--threads", "threads", "int", "threads of each engine", default=1, low=1, metavar="N"),
         BACKEND,
         replace(PRECISION, default="fast"),
@@ -184,14 +185,15 @@ def _sizes(text: str) -> tuple[int, ...]:
 def _engines(arguments: Arguments) -> tuple[Session, list[Engine]]:
     """Our session, and the engines: ours first, then the source's if it was asked for."""
     from mnnconvert import api
-    from mnnconvert.verify.engines import OnnxRuntimeEngine, SessionEngine
+    from mnnconvert.verification import open_source
+    from mnnconvert.verify.engines import SessionEngine
 
     threads, backend = arguments.number("threads"), str(arguments["backend"])
     session = api.load(arguments.words[0], backend=backend, threads=threads, precision=str(arguments["precision"]))
     engines: list[Engine] = [SessionEngine(session, f"mnnconvert {backend}")]
     source = arguments.text("vs")
     if source is not None:
-        engines.append(OnnxRuntimeEngine(source, threads=threads, optimize=True))
+        engines.append(open_source(Path(source), threads=threads, optimize=True))
     return session, engines
 
 

@@ -35,6 +35,8 @@ class _Scaled(Op):
     scale: Numbers
     zero: Numbers
 
+    layout = "any"
+
     def emit(self, *inputs: Spec) -> Emission:
         """The runtime reads as many zero points as there are scales."""
         made = super().emit(*inputs)

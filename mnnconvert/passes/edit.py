@@ -36,6 +36,7 @@ def replace_nodes(graph: Graph, replace: Replace) -> int:
 def _take_over(graph: Graph, builder: Builder, old: Value, new: Value, made: set[Node]) -> None:
     """Let `new` stand for `old` everywhere, under its name where `new` is a result made for this."""
     graph.replace_value(old, new)
+    new.steps = new.steps or old.steps
     if new.producer in made:
         name, old.name = old.name, builder.unique(f"{old.name}/replaced")
         rename(builder, new, name)

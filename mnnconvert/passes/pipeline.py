@@ -49,7 +49,7 @@ PHASES = (
     )),
     Phase("canonical form", "Bring the spellings of different exporters to one.", (
         Entry("algebra:CanonicalAlgebra"), Entry("sizes:ResolveSizes"), Entry("constants:FoldConstants"),
-        Entry("reshapes:ResolveReshapes"), Entry("reshapes:MergeReshapes"),
+        Entry("reshapes:ResolveReshapes"), Entry("permutes:SinkPermutes"), Entry("reshapes:MergeReshapes"),
         Entry("expressions:ShareExpressions"),
     )),
     Phase("fusion", "Make one op of several, where MNN has one that computes the same.", (

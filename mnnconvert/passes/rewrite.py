@@ -233,6 +233,7 @@ class Rewriter:
     def _substitute(self, root: Node, new: Value, match: Match, made: list[Node]) -> None:
         old = root.output
         self.dead.update(match.nodes)
+        new.steps = new.steps or old.steps
         if new.producer in made:
             new.spec.shape = merge(new.shape, old.shape)
             new.name = old.name

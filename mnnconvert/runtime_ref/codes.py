@@ -57,13 +57,24 @@ class _Coder:
         for node in self.graph.nodes:
             if on_codes(node):
                 self._on_codes(node)
-            else:
+            elif not self._is_at_hand(node):
                 outputs = [self._new(v, v.name) for v in node.outputs]
                 self._add(node.op, [self.float(v) for v in node.inputs], outputs, node)
                 self.floats.update(zip(node.outputs, outputs, strict=True))
         only_codes = {v.name: (code, v.steps) for v, code in self.codes.items() if v not in self.floats and v.steps}
         self.made.outputs = [(name, self.float(v)) for name, v in self.graph.outputs]
         return Coded(self.made, only_codes)
+
+    def _is_at_hand(self, node: Node) -> bool:
+        """Whether a conversion gives what there is already: the codes of a value, or the value of these codes."""
+        op, y = node.op, node.outputs[0]
+        if isinstance(op, FloatToInt8) and node.inputs[0] in self.codes and _makes(op, _steps(node.inputs[0])):
+            self.floats[y] = self.codes[node.inputs[0]]
+        elif isinstance(op, Int8ToFloat) and y.steps and (op.scale, op.zero) == ((y.steps.scale,), (y.steps.zero,)):
+            self.codes[y] = self.float(node.inputs[0])
+        else:
+            return False
+        return True
 
     def float(self, value: Value) -> Value:
         """A value that is no code."""
@@ -136,6 +147,12 @@ class _Coder:
 def _steps(value: Value) -> Steps:
     assert value.steps is not None, value
     return value.steps
+
+
+def _makes(op: FloatToInt8, steps: Steps) -> bool:
+    """Whether the codes of values that have these steps are what an op makes of them."""
+    reciprocal = float(np.float32(1) / np.float32(steps.scale))
+    return (op.scale, op.zero) == ((reciprocal,), (steps.zero,)) and op.low <= steps.low <= steps.high <= op.high
 
 
 def depthwise(op: Convolution, weight: np.ndarray) -> bool:

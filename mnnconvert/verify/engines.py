@@ -33,12 +33,14 @@ TWIN_BYTES = 500_000_000  # larger models are not opened a second time
 class TensorInfo:
     """What an engine says about an input or output: a string is a symbolic size, None an unknown one.
 
-    The whole type or shape is None where the engine tells it only by running (outputs of the MNN runtime).
+    The whole type or shape is None where the engine tells it only by running (outputs of the MNN runtime). Where
+    it is not 0, `step` is the distance of the numbers that a quantized model can give: 1 for codes.
     """
 
     name: str
     dtype: np.dtype | None
     shape: tuple[int | str | None, ...] | None
+    step: float = 0.0
 
 
 class Engine(Protocol):

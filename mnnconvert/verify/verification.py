@@ -150,7 +150,8 @@ def _verify(reference: Engine, candidate: Engine, choices: Iterable[Feeds], tole
         got = candidate.run({name: array for name, array in feeds.items() if name in wanted})
     except ConversionError as failure:
         return VerificationRun(shapes, None, tuple(failure.diagnostics), tuple(notes))
-    comparison = compare_outputs(got, want, tolerance, exact_kinds=candidate.exact_kinds)
+    steps = {info.name: info.step for info in reference.outputs if info.step}
+    comparison = compare_outputs(got, want, tolerance, exact_kinds=candidate.exact_kinds, steps=steps)
     if not comparison.passed:
         comparison, evidence = settle(reference, candidate, feeds, got, want, comparison)
         notes += evidence

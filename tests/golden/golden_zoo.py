@@ -20,6 +20,7 @@ from mnnconvert.passes.pipeline import run_pipeline
 
 FOLDER = Path(__file__).parent
 OPERATORS = FOLDER.parents[1] / "docs/operators.md"
+TFLITE_OPERATORS = FOLDER.parents[1] / "docs/tflite.md"
 OPERATORS_HEAD = """\
 # Supported ONNX operators
 
@@ -27,6 +28,32 @@ Made from the import rules by `make golden`; `mnnconvert ops` prints the same. *
 which a rule applies; an operator with several rows changed its meaning between opsets. Everything else of an operator's
 text is supported, with operands of any rank and open sizes, unless its limits say otherwise. An operator that works
 *through its function body* has no rule: the standard defines it through others, by which it is replaced.
+
+"""
+TFLITE_HEAD = """\
+# TFLite models
+
+`mnnconvert -f TFLITE --modelFile m.tflite --MNNModel m.mnn` reads a model with `pip install 'mnnconvert[tflite]'`; with
+`mnnconvert[litert]` the written file is also proved against LiteRT.
+
+* **Names.** Inputs and outputs are called as the signature of the model calls them, or like their tensors where there
+  is none. Of several signatures the one that calls the first subgraph is converted. Inputs keep their layout: what was
+  channels last stays so.
+* **Quantized models.** The graph computes on the numbers that codes stand for and rounds where TFLite does, to the same
+  scales and zero points; the file also says in which steps each value is stored. Weights keep their codes. int8 inputs
+  and outputs are int32 in the file, as the released runtime gives int8 ones with 128 added; uint8 ones stay. A proof
+  allows one step, and two in one of a thousand values.
+* **Weights of other types.** float16 weights, integer weights of float models (2 to 8 bits) and sparse weights are
+  taken as they are; for the proof LiteRT is given the decoded weights, as it would round the other operand to 8 bits.
+* **State.** A variable NAME becomes an input NAME and an output NAME/next that the caller feeds back; so does a state
+  tensor of a recurrent operator. The metadata `initial/NAME` of the file tells with what to start, otherwise zeros.
+* **Control flow.** WHILE and IF become subgraphs; a condition that is known is decided when the model is converted.
+* **Custom operators** that are not in the table are refused by name, all at once.
+
+## Supported operators
+
+Made from the import rules by `make golden`; `mnnconvert ops --framework TFLITE` prints the same. All versions and types
+of an operator are supported, unless its limits say otherwise.
 
 """
 
@@ -136,11 +163,18 @@ def operators() -> str:
     return f"{OPERATORS_HEAD}{markdown_table(('Operator', 'Since', 'Limits'), rows)}\n"
 
 
+def tflite_operators() -> str:
+    """What there is to know about TFLite models, with the table of operators."""
+    rows = [(op["name"], op["limits"]) for op in api.supported_ops("TFLITE")]
+    return f"{TFLITE_HEAD}{markdown_table(('Operator', 'Limits'), rows)}\n"
+
+
 def dumps() -> Iterator[tuple[Path, str]]:
     """Every kept file and what it has to hold."""
     for name in ZOO:
         yield FOLDER / f"{name}.txt", to_text(optimized(name))
     yield OPERATORS, operators()
+    yield TFLITE_OPERATORS, tflite_operators()
 
 
 def main() -> None:

@@ -24,9 +24,14 @@ def test_graph_is_the_one_that_is_kept(name):
     assert kept == made, f"run `make golden` if this is meant:\n{difference(kept, made)}"
 
 
-def test_operator_page_is_the_one_that_is_kept():
-    kept = golden_zoo.OPERATORS.read_text(encoding="utf-8")
-    made = golden_zoo.operators()
+@pytest.mark.parametrize(
+    ("page", "make"),
+    [(golden_zoo.OPERATORS, golden_zoo.operators), (golden_zoo.TFLITE_OPERATORS, golden_zoo.tflite_operators)],
+    ids=["onnx", "tflite"],
+)
+def test_operator_page_is_the_one_that_is_kept(page, make):
+    kept = page.read_text(encoding="utf-8")
+    made = make()
     assert kept == made, f"run `make golden` if this is meant:\n{difference(kept, made)}"
 
 

@@ -10,6 +10,7 @@ from mnnconvert.errors import MnnConvertError
 from mnnconvert.ir import Builder, CodedTensor, CodedWeights, Spec, Steps, Value
 from mnnconvert.ops.base import OPS
 from mnnconvert.ops.steps import on_codes
+from mnnconvert.runtime_ref.codes import with_codes
 from mnnconvert.runtime_ref.cpu import library
 from mnnconvert.runtime_ref.session import Session, load
 from mnnconvert.schema import tables
@@ -252,3 +253,28 @@ def test_steps_that_make_no_sense_are_refused(numbers):
     info = tables.TensorQuantInfo(**{"scale": 0.1, "type": tables.DataType.DT_INT8, **numbers})
     with pytest.raises(MnnConvertError, match="bad-mnn-file"):
         read_value(Value("x", Spec(np.dtype("float32"))), info)
+
+
+@pytest.mark.parametrize(("factor", "conversions"), [(1.0, 2), (1.5, 4)], ids=["same steps", "other steps"])
+def test_rounding_to_the_steps_that_a_value_has_is_nothing_to_do(factor, conversions):
+    """As importers write it: FloatToInt8 and Int8ToFloat behind what is held in these steps anyway."""
+    rng, b = np.random.default_rng(3), Builder()
+    x = b.input("x", np.dtype("float32"), (1, 4, 5, 6))
+    x.steps, steps = Steps(0.02, 3), Steps(0.05, -7)
+    y = convolution(b, rng, x, 8, 3, "first")
+    y.steps = steps
+    scale = np.float32(steps.scale * factor)
+    codes = b.add(OPS["FloatToInt8"]((float(np.float32(1) / scale),), (steps.zero,)), y)
+    z = b.add(OPS["Int8ToFloat"]((float(scale),), (steps.zero,)), codes)
+    z.steps = Steps(float(scale), steps.zero)
+    y.steps = Steps(float(np.float32(steps.scale)), steps.zero)
+    w = convolution(b, rng, z, 3, 1, "second")
+    w.steps = Steps(0.1, 0)
+    b.output(w, "w")
+    kinds = [n.op.kind for n in with_codes(b.graph).graph.nodes]
+    assert kinds.count("ConvInt8") == 2
+    assert kinds.count("FloatToInt8") + kinds.count("Int8ToFloat") == conversions
+    feeds = {"x": rng.uniform(-2, 2, (1, 4, 5, 6)).astype(np.float32)}
+    got = Session(b.graph).run(feeds)["w"]
+    assert got.shape == (1, 3, 5, 6)
+    np.testing.assert_array_equal(got, Session(b.graph, "reference").run(feeds)["w"])

@@ -1,0 +1,94 @@
+"""Import rules of reductions, softmax, norms over the last axis, positions of extremes, running sums."""
+
+from __future__ import annotations
+
+from mnnconvert.frontends.onnx.compose import along, apply, calc, cast
+from mnnconvert.frontends.onnx.moves import squeezed
+from mnnconvert.frontends.tflite.compose import ACTIVATIONS, axis_of, channels_first, channels_last, known_rank
+from mnnconvert.frontends.tflite.node import TfliteNode
+from mnnconvert.frontends.tflite.registry import tflite_op
+from mnnconvert.ir import F32, I32, Builder, Value
+from mnnconvert.ops.normalization import Softmax
+from mnnconvert.ops.pooling import Pooling
+from mnnconvert.ops.reduction import ArgMax, ArgMin, CumSum, Reduction
+from mnnconvert.ops.search import TopKV2
+from mnnconvert.ops.vision import LRN
+
+REDUCTIONS = {
+    "SUM": "SUM", "MEAN": "MEAN", "REDUCE_PROD": "PROD", "REDUCE_MAX": "MAXIMUM", "REDUCE_MIN": "MINIMUM",
+    "REDUCE_ANY": "ANY", "REDUCE_ALL": "ALL",
+}  # fmt: skip
+POOLS = {"MEAN": "AVEPOOL", "MAXIMUM": "MAXPOOL"}
+LEAST_NORM = 1e-6  # a shorter vector is divided by this
+
+
+@tflite_op(*REDUCTIONS)
+def reduce(b: Builder, n: TfliteNode) -> Value:
+    x, operation, keep = n.input(0), REDUCTIONS[n.op], bool(n.option("KeepDims", False))
+    dtype, x = x.dtype, x if x.dtype in (F32, I32) else cast(b, x, I32)
+    if n.constant(1) is None:
+        y = b.add(Reduction(operation, None, keep), x, n.input(1))
+    else:
+        axes = sorted({axis_of(n, a, known_rank(n, x)) for a in n.ints(1, "the axes")})
+        if axes == [1, 2] and x.rank == 4 and x.dtype == F32 and operation in POOLS:
+            return _over_planes(b, n, x, POOLS[operation], keep)
+        y = b.add(Reduction(operation, tuple(axes), keep), x) if axes else x
+    return cast(b, y, dtype)
+
+
+def _over_planes(b: Builder, n: TfliteNode, x: Value, function: str, keep: bool) -> Value:
+    """One number for each channel, as pooling: that reads channels as convolutions leave them."""
+    y = channels_last(b, b.add(Pooling(function, whole=True), channels_first(b, n, x)))
+    return y if keep else squeezed(b, y, 1, 2)
+
+
+@tflite_op("SOFTMAX")
+def softmax(b: Builder, n: TfliteNode) -> Value:
+    x, beta = n.input(0), float(n.option("Beta", 1.0))
+    return b.add(Softmax(-1), x if beta == 1 else calc(b, "MUL", x, beta))
+
+
+@tflite_op("LOG_SOFTMAX")
+def log_softmax(b: Builder, n: TfliteNode) -> Value:
+    """x - max - log(sum(exp(x - max))): the logarithm of a softmax that may be 0 is never taken."""
+    x = n.input(0)
+    below = calc(b, "SUB", x, along(b, "MAXIMUM", x, (-1,)))
+    return calc(b, "SUB", below, apply(b, "LOG", along(b, "SUM", apply(b, "EXP", below), (-1,))))
+
+
+@tflite_op("L2_NORMALIZATION")
+def l2_normalization(b: Builder, n: TfliteNode) -> Value:
+    x = n.input(0)
+    length = apply(b, "SQRT", along(b, "SUM", apply(b, "SQUARE", x), (-1,)))
+    y = calc(b, "REALDIV", x, calc(b, "MAXIMUM", length, LEAST_NORM))
+    return ACTIVATIONS[n.choice("FusedActivationFunction", "ActivationFunctionType", "NONE")](b, y)
+
+
+@tflite_op("LOCAL_RESPONSE_NORMALIZATION")
+def local_response_normalization(b: Builder, n: TfliteNode) -> Value:
+    """x / (bias + alpha * sum of x^2 over 2 * radius + 1 channels)^beta; MNN's alpha is for the mean."""
+    size = 2 * int(n.option("Radius", 5)) + 1
+    alpha, beta, bias = (float(n.option(name, 1.0)) for name in ("Alpha", "Beta", "Bias"))
+    x = channels_first(b, n, n.input(0))
+    return channels_last(b, b.add(LRN(size, alpha * size, beta, bias), x))
+
+
+@tflite_op("ARG_MAX", "ARG_MIN", limits="the axis must be known")
+def position(b: Builder, n: TfliteNode) -> Value:
+    x = n.input(0)
+    axis = axis_of(n, n.ints(1, "the axis")[0], known_rank(n, x))
+    return b.add(ArgMax(axis) if n.op == "ARG_MAX" else ArgMin(axis), cast(b, x, F32))
+
+
+@tflite_op("TOPK_V2", moves=True)
+def top_k(b: Builder, n: TfliteNode) -> tuple[Value, Value]:
+    x = n.input(0)
+    wide = x if x.dtype in (F32, I32) else cast(b, x, I32)
+    values, places = b.add(TopKV2(), wide, n.input(1), names=["", ""])
+    return cast(b, values, x.dtype), places
+
+
+@tflite_op("CUMSUM", limits="the axis must be known")
+def cumsum(b: Builder, n: TfliteNode) -> Value:
+    op = CumSum(bool(n.option("Exclusive", False)), bool(n.option("Reverse", False)))
+    return b.add(op, n.input(0), b.ints(n.ints(1, "the axis")[0]))

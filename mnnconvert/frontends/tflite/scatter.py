@@ -1,0 +1,196 @@
+"""Import rules of ops that place values by index, of tables made by rule, and of boxes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mnnconvert.frontends.onnx.compose import calc, cast, choose, reshape
+from mnnconvert.frontends.onnx.moves import reduced, size_of, sliced, unsqueezed
+from mnnconvert.frontends.tflite.compose import FIX_SIZES, known_rank
+from mnnconvert.frontends.tflite.node import TfliteNode
+from mnnconvert.frontends.tflite.registry import tflite_op
+from mnnconvert.ir import F32, I32, Builder, Value
+from mnnconvert.ops.arrange import Concat
+from mnnconvert.ops.gather import GatherV2, OneHot
+from mnnconvert.ops.generators import Fill, RandomNormal, RandomUniform, Range
+from mnnconvert.ops.scatter import ScatterNd
+from mnnconvert.ops.search import NonMaxSuppressionV2, TopKV2, Unique, Where
+from mnnconvert.ops.shape import ShapeOf
+
+LOWEST, HIGHEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
+
+
+def _scalar(b: Builder, x: Value) -> Value:
+    return x if x.rank == 0 else reshape(b, x, ())
+
+
+@tflite_op("FILL", moves=True)
+def fill(b: Builder, n: TfliteNode) -> Value:
+    return b.add(Fill(), n.input(0), n.input(1))
+
+
+@tflite_op("RANGE")
+def range_(b: Builder, n: TfliteNode) -> Value:
+    return b.add(Range(), *(_scalar(b, x) for x in n.inputs))
+
+
+@tflite_op("ONE_HOT")
+def one_hot(b: Builder, n: TfliteNode) -> Value:
+    on, off = n.input(2), n.input(3)
+    dtype = on.dtype
+    on, off = (x if x.dtype in (F32, I32) else cast(b, x, I32) for x in (on, off))
+    made = b.add(OneHot(int(n.option("Axis", -1))), n.input(0), n.input(1), on, off)
+    return cast(b, made, dtype)
+
+
+@tflite_op("WHERE")
+def where(b: Builder, n: TfliteNode) -> Value:
+    """Coordinates of what is not zero."""
+    x = n.input(0)
+    return b.add(Where(), x if x.dtype == I32 else calc(b, "NOTEQUAL", x, 0))
+
+
+@tflite_op("UNIQUE")
+def unique(b: Builder, n: TfliteNode) -> tuple[Value, Value]:
+    """Distinct elements in the order in which they occur first, and for each element which of them it is."""
+    values, first, inverse, _ = b.add(Unique(), n.input(0), names=[""] * 4)
+    count = b.add(ShapeOf(), first)
+    _, order = b.add(TopKV2(False), first, count, names=["", ""])
+    _, rank = b.add(TopKV2(False), order, count, names=["", ""])
+    return b.add(GatherV2(), values, order, b.ints(0)), b.add(GatherV2(), rank, inverse, b.ints(0))
+
+
+@tflite_op("SCATTER_ND")
+def scatter_nd(b: Builder, n: TfliteNode) -> Value:
+    """Updates for the same place add up."""
+    updates = n.input(1)
+    wide = updates if updates.dtype in (F32, I32) else cast(b, updates, I32)
+    zeros = b.add(Fill(), n.input(2), b.constant(np.zeros((), wide.dtype)))
+    return cast(b, b.add(ScatterNd("ADD"), n.input(0), wide, n.input(2), zeros), updates.dtype)
+
+
+@tflite_op("SPARSE_TO_DENSE")
+def sparse_to_dense(b: Builder, n: TfliteNode) -> Value:
+    """Operands: indices (one, a list, or rows), shape, values (one for all, or one each), what is elsewhere."""
+    indices, shape, values, default = (n.input(i) for i in range(4))
+    rank = shape.shape[0] if shape.shape else None
+    if known_rank(n, indices) < 2:
+        indices = reshape(b, indices, (-1, 1)) if known_rank(n, indices) else reshape(b, indices, (1, 1))
+    if values.rank == 0:
+        count = size_of(b, indices.shape[0] if indices.shape and isinstance(indices.shape[0], int) else (indices, 0))
+        values = b.add(Fill(), count, values)
+    if not isinstance(rank, int):
+        raise n.refuse("SPARSE_TO_DENSE needs to know the rank of its result")
+    dtype = values.dtype
+    values, default = (x if x.dtype in (F32, I32) else cast(b, x, I32) for x in (values, default))
+    filled = b.add(Fill(), shape, _scalar(b, default))
+    return cast(b, b.add(ScatterNd(), indices, values, shape, filled), dtype)
+
+
+SEGMENTS = {  # operator: how what falls together is combined, what there is without anything (float, int)
+    "SEGMENT_SUM": ("ADD", 0.0, 0), "UNSORTED_SEGMENT_SUM": ("ADD", 0.0, 0), "UNSORTED_SEGMENT_PROD": ("MUL", 1.0, 1),
+    "UNSORTED_SEGMENT_MAX": ("MAXIMUM", LOWEST, -(2**31)), "UNSORTED_SEGMENT_MIN": ("MINIMUM", HIGHEST, 2**31 - 1),
+}  # fmt: skip
+
+
+@tflite_op(*SEGMENTS, limits="segments of one axis")
+def segments(b: Builder, n: TfliteNode) -> Value:
+    """Rows combined by the number of their segment; rows of a negative number go nowhere."""
+    x, ids = n.input(0), n.input(1)
+    if known_rank(n, ids) != 1:
+        raise n.refuse(f"{n.op} by a table of rank {ids.rank} is not supported")
+    function, real, whole = SEGMENTS[n.op]
+    if n.op == "SEGMENT_SUM":
+        count = calc(b, "ADD", reduced(b, "MAXIMUM", ids, 0), 1)
+    else:
+        count = reshape(b, n.input(2), (1,))
+    more = calc(b, "ADD", count, 1)  # one row more takes what has no segment
+    places = choose(b, calc(b, "LESS", ids, 0), reshape(b, count, ()), ids, ids)
+    rest = b.add(ShapeOf(1, None), x) if known_rank(n, x) > 1 else None
+    shape = b.add(Concat(0), more, rest) if rest is not None else more
+    start = b.add(Fill(), shape, b.constant(np.asarray(real if x.dtype == F32 else whole, x.dtype)))
+    y = b.add(ScatterNd(function), unsqueezed(b, places, 1), x, shape, start)
+    return sliced(b, y, 0, 0, -1)
+
+
+@tflite_op("DYNAMIC_UPDATE_SLICE", moves=True, limits="the sizes of the update must be known")
+def dynamic_update_slice(b: Builder, n: TfliteNode) -> Value:
+    """The update put in at a start, which is moved so that all of it lies inside."""
+    x, update, start = n.input(0), n.input(1), n.input(2)
+    sizes = [d for d in update.shape or () if isinstance(d, int)]
+    if update.shape is None or len(sizes) != len(update.shape):
+        raise n.refuse("DYNAMIC_UPDATE_SLICE needs the sizes of the update", hint=FIX_SIZES)
+    if not sizes:
+        return update
+    shape = b.add(ShapeOf(), x)
+    start = calc(b, "MAXIMUM", calc(b, "MINIMUM", start, calc(b, "SUB", shape, b.ints(sizes))), 0)
+    grid = np.stack(np.meshgrid(*(np.arange(s) for s in sizes), indexing="ij"), -1)
+    return b.add(ScatterNd(), calc(b, "ADD", b.ints(grid), start), update, shape, x)
+
+
+@tflite_op("MATRIX_DIAG", limits="the size must be known")
+def matrix_diag(b: Builder, n: TfliteNode) -> Value:
+    x = n.input(0)
+    size = x.shape[-1] if x.shape else None
+    if not isinstance(size, int):
+        raise n.refuse("MATRIX_DIAG needs the size of its operand", hint=FIX_SIZES)
+    return choose(b, b.ints(np.eye(size)), unsqueezed(b, x, known_rank(n, x) - 1), 0, x)
+
+
+@tflite_op("MATRIX_SET_DIAG", limits="the sizes must be known")
+def matrix_set_diag(b: Builder, n: TfliteNode) -> Value:
+    x, diagonal = n.input(0), n.input(1)
+    rows, columns = x.shape[-2:] if x.shape else (None, None)
+    if not isinstance(rows, int) or not isinstance(columns, int):
+        raise n.refuse("MATRIX_SET_DIAG needs the sizes of its operand", hint=FIX_SIZES)
+    spread = unsqueezed(b, diagonal, known_rank(n, x) - (1 if rows <= columns else 2))
+    return choose(b, b.ints(np.eye(rows, columns)), spread, x, x)
+
+
+@tflite_op("BROADCAST_ARGS")
+def broadcast_args(b: Builder, n: TfliteNode) -> Value:
+    """The shape to which two shapes broadcast: where one has 1, the other counts."""
+    pair = [n.input(0), n.input(1)]
+    ranks = [x.shape[0] if x.shape else None for x in pair]
+    if not all(isinstance(r, int) for r in ranks):
+        raise n.refuse("BROADCAST_ARGS needs the lengths of its operands")
+    most = max(r for r in ranks if isinstance(r, int))
+    x, y = (
+        v if r == most or not isinstance(r, int) else b.add(Concat(0), b.ints([1] * (most - r)), v)
+        for v, r in zip(pair, ranks, strict=True)
+    )
+    return choose(b, calc(b, "EQUAL", x, 1), y, x, x)
+
+
+@tflite_op("BUCKETIZE")
+def bucketize(b: Builder, n: TfliteNode) -> Value:
+    """How many boundaries are not above each element."""
+    x, bounds = n.input(0), np.asarray(n.option("BoundariesAsNumpy", np.empty(0)), np.float32).reshape(-1)
+    above = calc(b, "GREATER_EQUAL", cast(b, unsqueezed(b, x, known_rank(n, x)), F32), bounds)
+    return reduced(b, "SUM", above, known_rank(n, x), keep=False)
+
+
+@tflite_op("RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", limits="other numbers than LiteRT draws for the same seeds")
+def random(b: Builder, n: TfliteNode) -> Value:
+    seed = int(n.option("Seed", 0)) or int(n.option("Seed2", 0))
+    op = RandomUniform if n.op == "RANDOM_UNIFORM" else RandomNormal
+    return b.add(op(seed=seed & 0x7FFFFFFF), n.input(0))
+
+
+@tflite_op("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5", limits="no soft suppression; a known number of boxes")
+def suppression(b: Builder, n: TfliteNode) -> tuple[Value, ...]:
+    """Indices of the boxes that stay, filled up with zeros to the largest number, (their scores,) and how many."""
+    if n.op.endswith("V5") and float(n.required_constant(5, "sigma").reshape(-1)[0]) != 0:
+        raise n.refuse("NON_MAX_SUPPRESSION_V5 with a sigma that is not 0 is not supported")
+    boxes, scores, most, overlap, least = (n.input(i) for i in range(5))
+    kept = b.add(NonMaxSuppressionV2(), boxes, scores, *(_scalar(b, v) for v in (most, overlap, least)))
+    shape = reshape(b, most, (1,))
+    count = b.add(ShapeOf(), kept)
+    places = reshape(b, b.add(Range(), b.ints(0), _scalar(b, count), b.ints(1)), (-1, 1))
+    results = [kept] if n.op.endswith("V4") else [kept, b.add(GatherV2(), scores, kept, b.ints(0))]
+    filled = [b.add(ScatterNd(), places, r, shape, _zeros(b, shape, r)) for r in results]
+    return (*filled, _scalar(b, count))
+
+
+def _zeros(b: Builder, shape: Value, like: Value) -> Value:
+    return b.add(Fill(), shape, b.constant(np.zeros((), like.dtype)))
