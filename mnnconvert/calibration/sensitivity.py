@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from mnnconvert.calibration.report import Agreement
 from mnnconvert.calibration.samples import Feeds
@@ -65,23 +67,22 @@ class Sensitivity:
         return sum(a.noise / a.signal for a in outputs.values() if a.signal)
 
     def worst(self, limit: float, progress: Callable[[float], None]) -> list[str]:
-        """The fewest layers that, back in floats, leave a noise of about `limit`; the worst first, at most a fifth.
+        """The fewest layers, the worst first, that leave a noise of `limit` when they are back in floats.
 
-        The noise of each layer is measured with all others in floats; noises of independent roundings add up.
+        How bad a layer is, is the noise with all others in floats. At most a fifth of the layers are taken, and if that
+        is not enough, as many of them as leave the least noise: behind a softmax, which hides the noise of a layer
+        alone, more floats can be worse.
         """
-        if self.noise(()) <= limit:
+        noise = [self.noise(())]
+        if noise[0] <= limit:
             return []
         alone: dict[str, float] = {}
         for name in self.floats:
             alone[name] = self.noise(self.floats.keys() - {name})
             progress(len(alone) / len(self.floats))
-        return list(_until(alone, limit, max(1, int(MOST * len(alone)))))
-
-
-def _until(alone: dict[str, float], limit: float, most: int) -> Iterator[str]:
-    left = sum(alone.values())
-    for name in sorted(alone, key=lambda n: -alone[n])[:most]:
-        if left <= limit:
-            return
-        left -= alone[name]
-        yield name
+        order = sorted(alone, key=lambda name: -alone[name])
+        for count in range(1, max(1, int(MOST * len(order))) + 1):
+            noise.append(self.noise(order[:count]))
+            if noise[-1] <= limit:
+                break
+        return order[: int(np.argmin(noise))]
