@@ -16,6 +16,7 @@ from mnnconvert.conversion import Conversion, ConversionReport
 from mnnconvert.errors import ConversionError, UsageError
 from mnnconvert.ir import Graph, Node
 from mnnconvert.options import OPTIONS, WEIGHTS, ConversionOptions
+from mnnconvert.quantizers.apply import naming
 from mnnconvert.quantizers.recipe import Recipe
 from mnnconvert.quantizers.search import Mix, Search, size
 from mnnconvert.quantizers.statistics import Moments, Statistics, is_measurable, layer_rows
@@ -293,7 +294,9 @@ def mean_squares(graph: Graph, samples: Sequence[Feeds]) -> dict[Node, Statistic
             for node in some:
                 for rows in layer_rows(node, inputs[node.inputs[0].name]):
                     moments[node].add(rows)
-        found |= {node: moments[node].statistics() for node in some}
+        for node in some:
+            with naming(node.name):
+                found[node] = moments[node].statistics()
     return found
 
 

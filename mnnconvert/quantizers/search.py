@@ -22,11 +22,12 @@ from typing import TypeVar
 import numpy as np
 
 from mnnconvert.ir import CodedTensor, Graph, Node, Tensor, Value
-from mnnconvert.quantizers.apply import code_layer
+from mnnconvert.quantizers.apply import code_layer, naming
 from mnnconvert.quantizers.knapsack import choose, useful
-from mnnconvert.quantizers.methods import METHODS, Statistics
+from mnnconvert.quantizers.methods import METHODS
 from mnnconvert.quantizers.plan import LayerPlan, holds_weight, layer_plan
 from mnnconvert.quantizers.recipe import Recipe, Rule, Setting
+from mnnconvert.quantizers.statistics import Statistics
 
 BITS = (2, 3, 4, 5, 6, 8)
 BLOCKS = (32, 64, 128, 0)
@@ -109,7 +110,8 @@ class Search:
         items = []
         for number, layers in enumerate(readers.values()):
             self.progress("errors", number / len(readers))
-            items.append(self._item(layers, statistics.get(layers[0].node)))
+            with naming(layers[0].name):
+                items.append(self._item(layers, statistics.get(layers[0].node)))
         return items
 
     def _item(self, layers: list[LayerPlan], statistics: Statistics | None) -> Item:

@@ -23,8 +23,8 @@ Run = Callable[[Graph, Arrays, Iterable[Value]], Arrays]
 class Definitions:
     """Computes single ops by their numpy definition; the graphs that ops of control flow run go through `run`.
 
-    With `caches` attention sees the keys of earlier runs. `run` is a method of the executor that owns this object, which
-    a strong reference would keep alive, packed weights and all, until somebody searches for cycles.
+    With `caches` attention sees the keys of earlier runs. `run` is a method of the executor that owns this object: a
+    strong reference to it would keep all packed weights alive until somebody searches for cycles.
     """
 
     def __init__(self, graph: Graph, run: Run, caches: Caches | None = None):
