@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnnconvert.errors import ConversionError, UsageError
+from mnnconvert.errors import ConversionError, UsageError, unreadable
 from mnnconvert.options import ConversionOptions
 
 if TYPE_CHECKING:
@@ -144,14 +144,12 @@ def from_json(source: PathLike, mnn: PathLike) -> None:
     refuse_same(Path(source), Path(mnn))
     try:
         text = Path(source).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise ConversionError.of("missing-file", f"'{source}' does not exist", file=source) from error
     except UnicodeDecodeError as error:
         raise ConversionError.of(
             "bad-json-model", f"'{source}' is not text: {error.reason}", file=source, offset=error.start
         ) from error
     except OSError as error:
-        raise ConversionError.of("unreadable-file", f"cannot read '{source}': {error.strerror}", file=source) from error
+        raise unreadable(source, error) from error
     net = json_form.from_json(text, tables.Net)
     with replacing(Path(mnn)) as stream:
         flatbuffer.write(net, stream)

@@ -8,29 +8,38 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mnnconvert.conversion import Conversion, ConversionReport
 from mnnconvert.errors import ConversionError, UsageError
-from mnnconvert.options import ConversionOptions
-
-if TYPE_CHECKING:
-    from mnnconvert.ir import Graph, Node
-    from mnnconvert.quantizers.methods import Statistics
-    from mnnconvert.quantizers.recipe import Recipe
-    from mnnconvert.quantizers.search import Mix, Search
-    from mnnconvert.verify.metrics import ArrayComparison
+from mnnconvert.ir import Graph, Node
+from mnnconvert.options import OPTIONS, WEIGHTS, ConversionOptions
+from mnnconvert.quantizers.apply import naming
+from mnnconvert.quantizers.recipe import Recipe
+from mnnconvert.quantizers.search import Mix, Search, size
+from mnnconvert.quantizers.statistics import Moments, Statistics, is_measurable, layer_rows
+from mnnconvert.runtime_ref.session import Session
+from mnnconvert.schema import flatbuffer
+from mnnconvert.schema.weights import WeightStore
+from mnnconvert.schema.writer import NetBuilder
+from mnnconvert.verification import choose_feeds
+from mnnconvert.verify.engines import SessionEngine
+from mnnconvert.verify.metrics import ArrayComparison, compare_arrays
+from mnnconvert.weights import read_samples
 
 METRICS = ("cosine", "top1", "error")
 UNIFORM_RIVALS = 3  # uniform settings that are measured against the mixture
 STEPS = 10  # bisections of the size under --max-drop,
 CLOSE = 1.002  # which end when the size is known up to this factor
-DECODING = 3000  # bytes of the operators that decode the rows of a coded table
 LAYERS_AT_ONCE = 16  # whose inputs are held together
 METHOD, METHOD_WITH_DATA = "lsq", "gptq"
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+DECIDED = {word for option in OPTIONS if option.group == WEIGHTS and option.field not in ("data", "save_recipe")
+           for word in (option.field, option.alias) if word}  # fmt: skip
+"""Keywords of a conversion that the search answers."""
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -49,7 +58,17 @@ class Goal:
 
 
 def options_of(**keywords: Any) -> ConversionOptions:
-    """Options of a conversion with coded weights; the 8 bits only say that there are some, the search says how many."""
+    """Options of a conversion with coded weights; the 8 bits only say that there are some, the search says how many.
+
+    Raises UsageError for options that say what the search decides, besides those of ConversionOptions.
+    """
+    decided = sorted(keywords.keys() & DECIDED)
+    if decided:
+        raise UsageError.of(
+            "option-without-effect",
+            f"{', '.join(decided)} would have no effect: compress decides how weights are stored",
+            hint="Use convert with these, or leave them out.",
+        )
     return ConversionOptions.from_keywords(weight_quant_bits=8, **keywords)
 
 
@@ -65,9 +84,11 @@ def goal_of(max_size: str | int | None, avg_bits: float | None, max_drop: str | 
     if max_size is not None:
         return Goal(max_size=read_size(max_size))
     if avg_bits is not None:
+        if not (isinstance(avg_bits, int | float) and 1 <= avg_bits <= 32):
+            raise UsageError.of("out-of-range", f"--avg-bits takes a number from 1 to 32, not {avg_bits!r}")
         return Goal(avg_bits=avg_bits)
     metric, _, number = str(max_drop).partition("=")
-    if metric not in METRICS or not re.fullmatch(r"[0-9.]+(e-?[0-9]+)?", number):
+    if metric not in METRICS or not re.fullmatch(r"([0-9]+\.?|[0-9]*\.[0-9]+)(e-?[0-9]+)?", number, re.IGNORECASE):
         raise UsageError.of(
             "bad-option-value",
             f"--max-drop takes METRIC=NUMBER with one of {', '.join(METRICS)}, not {max_drop!r}",
@@ -78,7 +99,7 @@ def goal_of(max_size: str | int | None, avg_bits: float | None, max_drop: str | 
 
 def read_size(text: str | int) -> int:
     """Bytes of `5MB` (decimal), `5MiB` (binary) or a plain number."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMG]?I?B?)", str(text).upper())
+    found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]+)?) ?([KMG]?I?B?)", str(text).upper())
     if found is None or found[2] not in UNITS or float(found[1]) <= 0:
         raise UsageError.of(
             "bad-option-value", f"--max-size takes a number of bytes, not {text!r}", hint="5MB, 800kB, 1.5GiB"
@@ -128,8 +149,6 @@ class Compression:
         return self.result
 
     def _choose(self, graph: Graph) -> Recipe:
-        from mnnconvert.quantizers.search import Search
-
         samples = self._samples(graph)
         judge = Judge(graph, samples, self.options.seed)
         statistics = None if samples is None else mean_squares(graph, samples)
@@ -140,8 +159,6 @@ class Compression:
         return search.recipe(mix, METHOD if self.options.data is None else METHOD_WITH_DATA)
 
     def _samples(self, graph: Graph) -> Sequence[Feeds] | None:
-        from mnnconvert.weights import read_samples
-
         return None if self.options.data is None else read_samples(Path(self.options.data), graph)
 
     def _best(self, search: Search, judge: Judge, sizes: _Sizes) -> Mix:
@@ -177,7 +194,7 @@ class Compression:
         """The smallest mixture found by bisection whose measured drop is allowed; float weights drop nothing."""
         assert self.goal.drop is not None
         metric, allowed = self.goal.drop
-        low, high = sizes.fixed + search.smallest(), sizes.float_size
+        low, high = sizes.file(search.smallest()), sizes.float_size
         best = search.unchanged()
         for step in range(STEPS):
             budget = round(math.sqrt(low * high))
@@ -198,7 +215,7 @@ class _Sizes:
     def __init__(self, graph: Graph, search: Search):
         self.search = search
         self.float_size = file_size(graph)
-        self.fixed = self.float_size - sum(4 * item.elements for item in search.items)
+        self.fixed = self.float_size - sum(item.unchanged.bytes for item in search.items)
 
     def of_weights(self, budget: int) -> int:
         return budget - self.fixed
@@ -206,36 +223,39 @@ class _Sizes:
     def file(self, mix: Mix) -> int:
         """Tables count as they will be: their codes become constants of the graph only after the search."""
         tables = [(i, c) for i, c in zip(self.search.items, mix, strict=True) if i.is_table and c.setting.bits]
-        return self.search.apply(mix, file_size) - sum(4 * i.elements - c.bytes - DECODING for i, c in tables)
+        return self.search.apply(mix, file_size) - sum(4 * i.elements - c.bytes for i, c in tables)
 
     def within(self, budget: int) -> Mix:
         """The best mixture whose file is not larger than `budget`, its tables and paddings included."""
         left = self.of_weights(budget)
-        for _ in range(STEPS):
-            mix = self.search.choose(left)
-            if mix is None:
-                smallest = self.fixed + self.search.smallest()
-                raise UsageError.of(
-                    "budget-too-small",
-                    f"a file of {budget} bytes is out of reach: the smallest has about {smallest}",
-                    hint=f"ask for {smallest} bytes or more; {self.fixed} are not weights that can be quantized",
-                )
+        while (mix := self.search.choose(left)) is not None:
             excess = self.file(mix) - budget
             if excess <= 0:
                 return mix
-            left -= excess
-        raise AssertionError("sizes do not converge")
+            left = size(mix) - excess
+        smallest = self.search.smallest()
+        least = self.file(smallest)
+        if least > budget:
+            raise UsageError.of(
+                "budget-too-small",
+                f"a file of {budget} bytes is out of reach: the smallest has {least}",
+                hint=f"ask for {least} bytes or more; {self.fixed} are not weights that can be quantized",
+            )
+        return smallest
 
 
 class Judge:
-    """Runs a graph and compares its outputs with those of its float weights."""
+    """Runs a graph and compares its outputs with those of its float weights, on `samples` or made-up inputs.
+
+    Raises `bad-input` where all outputs are empty.
+    """
 
     def __init__(self, graph: Graph, samples: Sequence[Feeds] | None, seed: int):
-        from mnnconvert.runtime_ref.session import Session
-
         session = Session(graph)
         self.samples = list(samples) if samples else _made_up(session, seed)
         self.wanted = [session.run(dict(feeds)) for feeds in self.samples]
+        if not any(array.size for arrays in self.wanted for array in arrays.values()):
+            raise ConversionError.of("bad-input", "the outputs have no elements, so nothing tells what codes change")
 
     def loss(self, graph: Graph) -> float:
         """The mean relative squared error of the outputs; shares of wrong elements for integers."""
@@ -252,9 +272,6 @@ class Judge:
         return {key: float(np.max(np.mean(np.reshape(v, (-1, outputs)), axis=0))) for key, v in rows.items()}
 
     def _compare(self, graph: Graph) -> list[ArrayComparison]:
-        from mnnconvert.runtime_ref.session import Session
-        from mnnconvert.verify.metrics import compare_arrays
-
         session = Session(graph)
         found = []
         for feeds, wanted in zip(self.samples, self.wanted, strict=True):
@@ -265,9 +282,6 @@ class Judge:
 
 def mean_squares(graph: Graph, samples: Sequence[Feeds]) -> dict[Node, Statistics]:
     """Of every convolution without groups, the mean squares of what its columns are multiplied by."""
-    from mnnconvert.quantizers.statistics import Moments, is_measurable, layer_rows
-    from mnnconvert.runtime_ref.session import Session
-
     session = Session(graph)
     nodes = [n for n in graph.nodes if is_measurable(n) and n.inputs[1].is_constant]
     found: dict[Node, Statistics] = {}
@@ -280,7 +294,9 @@ def mean_squares(graph: Graph, samples: Sequence[Feeds]) -> dict[Node, Statistic
             for node in some:
                 for rows in layer_rows(node, inputs[node.inputs[0].name]):
                     moments[node].add(rows)
-        found |= {node: moments[node].statistics() for node in some}
+        for node in some:
+            with naming(node.name):
+                found[node] = moments[node].statistics()
     return found
 
 
@@ -292,9 +308,6 @@ def _squared_error(comparison: ArrayComparison) -> float:
 
 def _made_up(session: Any, seed: int) -> list[Feeds]:
     """Seeded inputs as verification makes them up, several variants."""
-    from mnnconvert.verification import choose_feeds
-    from mnnconvert.verify.engines import SessionEngine
-
     engine = SessionEngine(session)
     made: list[Feeds] = []
     for number in range(4):
@@ -320,16 +333,10 @@ def _first_accepted(session: Any, feeds: Any) -> Feeds:
 
 def file_size(graph: Graph) -> int:
     """Bytes of the file that would hold the graph."""
-    from mnnconvert.schema import flatbuffer
-    from mnnconvert.schema.weights import WeightStore
-    from mnnconvert.schema.writer import NetBuilder
-
     return flatbuffer.layout_size(NetBuilder(WeightStore()).net(graph))
 
 
 def _average_bits(search: Search, mix: Mix) -> float:
-    from mnnconvert.quantizers.search import size
-
     return 8 * size(mix) / sum(item.elements for item in search.items)
 
 

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnnconvert.errors import ConversionError, Diagnostic, GateError, UsageError
+from mnnconvert.errors import ConversionError, Diagnostic, GateError, UsageError, unreadable
 from mnnconvert.ir import Graph, Shape, to_text
 from mnnconvert.ir.types import format_shape
 from mnnconvert.options import ConversionOptions
@@ -108,7 +108,7 @@ class Conversion:
         from mnnconvert.weights import recipe_of
 
         params = self.options.compression_params_file
-        self._found_params = params is not None and Path(params).exists()
+        self._found_params = params is not None and os.path.exists(params)  # `Path.exists` raises for some names
         recipe = self.recipe = recipe_of(self.options)
         graph = self._read()
         self._rewrite(graph)
@@ -232,9 +232,16 @@ class Conversion:
         if len({os.path.realpath(t) for t in targets}) < len(targets):  # `Path.resolve` raises on loops of links
             raise UsageError.of("contradictory-options", f"two files would be written as '{targets[-1]}'")
         for target in targets:
-            refuse_same(self.source, target)
+            for source in self._sources():
+                refuse_same(source, target)
             with staged(target):
                 pass
+
+    def _sources(self) -> list[Path]:
+        """What is read; the recipe may be written again as the one that was used."""
+        options = self.options
+        named = (options.data, options.inputs, options.input_config_file)
+        return [self.source, *(Path(name) for name in named if name is not None)]
 
     def _recipe_files(self) -> list[Path]:
         """What is written beside the model: the recipe, and the compression file where it does not exist yet."""
@@ -443,10 +450,8 @@ def guess_framework(path: Path) -> str:
     try:
         with path.open("rb") as file:
             head = file.read(64)
-    except FileNotFoundError as error:
-        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path) from error
     except OSError as error:
-        raise ConversionError.of("unreadable-file", f"cannot read '{path}': {error.strerror}", file=path) from error
+        raise unreadable(path, error) from error
     if head[4:8] == b"TFL3":
         return "TFLITE"
     if head[:1] == b"\x08" and len(head) > 2:  # ModelProto.ir_version comes first
@@ -468,9 +473,9 @@ def fixed_shapes(path: str | None) -> dict[str, Shape]:
         return {}
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError as error:
-        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except UnicodeDecodeError as error:
         raise ConversionError.of("unreadable-file", f"cannot read '{path}': {error}", file=path) from error
     pairs = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines) if value}
     names = [n.strip() for n in pairs.get("input_names", "").split(",") if n.strip()]

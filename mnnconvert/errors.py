@@ -65,3 +65,10 @@ class GateError(ConversionError):
     """The result is not accurate enough (exit code 3)."""
 
     exit_code = 3
+
+
+def unreadable(path: object, error: OSError) -> ConversionError:
+    """The diagnostic for a file that the system does not give: `missing-file` or `unreadable-file`."""
+    if isinstance(error, FileNotFoundError):
+        return ConversionError.of("missing-file", f"'{path}' does not exist", file=path)
+    return ConversionError.of("unreadable-file", f"cannot read '{path}': {error.strerror or error}", file=path)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.errors import ConversionError, UsageError
+from mnnconvert.errors import ConversionError, UsageError, unreadable
 from mnnconvert.ir import Graph, Shape
 from mnnconvert.ir.types import merge
 from mnnconvert.runtime_ref.session import Session, load
@@ -32,8 +32,10 @@ def open_source(path: Path, framework: str = "", *, threads: int = 1, optimize: 
 
     Where the framework is not given, the suffix tells it. `optimize` lets the engine be as fast as it can.
     """
-    if not path.exists():
-        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path)
+    try:
+        path.stat()
+    except OSError as error:
+        raise unreadable(path, error) from error
     open_engine = ENGINES.get(framework or path.suffix.lower()[1:].upper())
     if open_engine is not None:
         return open_engine(path, threads=threads, optimize=optimize)
@@ -105,8 +107,8 @@ def recorded_case(folder: Path, outputs: bool = True) -> tuple[dict[str, np.ndar
         description = json.loads(path.read_text(encoding="utf-8"))
         inputs = {i["name"]: tuple(int(d) for d in i["shape"]) for i in description["inputs"]}
         names = [str(o) for o in description["outputs"]] if outputs else []
-    except FileNotFoundError as error:
-        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path) from error
+    except OSError as error:
+        raise unreadable(path, error) from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError.of("bad-input", f"'{path}' does not describe a test: {error}", file=path) from error
     feeds = {name: _shaped(folder, name, shape) for name, shape in inputs.items()}
@@ -127,8 +129,8 @@ def _numbers(folder: Path, name: str) -> np.ndarray:
     path = folder / f"{name}.txt"
     try:
         return np.array(path.read_text().split(), dtype=np.float64)
-    except FileNotFoundError as error:
-        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path) from error
+    except OSError as error:
+        raise unreadable(path, error) from error
     except ValueError as error:
         raise UsageError.of("bad-input", f"'{path}' holds something that is no number", file=path) from error
 

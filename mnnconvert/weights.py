@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from stat import S_ISDIR
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnnconvert.errors import ConversionError, UsageError
+from mnnconvert.errors import UsageError, unreadable
 from mnnconvert.ir import Graph, Node
 from mnnconvert.options import ConversionOptions
 from mnnconvert.quantizers.plan import LayerPlan, kinds_of, names_of, weight_bytes
@@ -69,7 +71,7 @@ def _compression_rules(options: ConversionOptions) -> Sequence[Rule]:
     from mnnconvert.quantizers.compression_params import read_params
 
     path = options.compression_params_file
-    if path is None or not Path(path).exists():
+    if path is None or not os.path.exists(path):
         return ()
     return read_params(Path(path))
 
@@ -142,14 +144,15 @@ def read_samples(path: Path, graph: Graph) -> list[Feed]:
 
 
 def _sample_files(path: Path) -> list[Path]:
-    if path.is_dir():
+    try:
+        if not S_ISDIR(path.stat().st_mode):
+            return [path]
         files = sorted(p for p in path.iterdir() if p.suffix.lower() in (".npz", ".npy"))
-        if not files:
-            raise UsageError.of("bad-input", f"'{path}' holds no .npz or .npy files", file=path)
-        return files
-    if not path.exists():
-        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path)
-    return [path]
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if not files:
+        raise UsageError.of("bad-input", f"'{path}' holds no .npz or .npy files", file=path)
+    return files
 
 
 def prepare(graph: Graph) -> Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]:

@@ -94,9 +94,12 @@ def test_the_command_says_what_it_chose(source, tmp_path, capsys):
     assert "bits per weight" in captured.err
 
 
-def test_a_plan_writes_nothing(source, tmp_path, capsys):
-    assert main(["compress", str(source), "--max-size", "30kB", "--plan"]) == 0
-    assert "relative error" in capsys.readouterr().out
+@pytest.mark.parametrize("target", [[], ["m.mnn"]])
+def test_a_plan_writes_nothing(target, source, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["compress", str(source), *target, "--max-size", "30kB", "--plan"]) == 0
+    told = capsys.readouterr().out
+    assert "relative error" in told and "Recipe" not in told
     assert not list(tmp_path.iterdir())
 
 
@@ -105,7 +108,14 @@ def test_a_plan_writes_nothing(source, tmp_path, capsys):
     [
         ({"max_size": 5000}, "budget-too-small"),
         ({"max_size": "much"}, "bad-option-value"),
+        ({"max_size": "9" * 400}, "bad-option-value"),
         ({"max_drop": "cosine"}, "bad-option-value"),
+        ({"max_drop": "cosine=."}, "bad-option-value"),
+        ({"max_drop": "cosine=1.2.3"}, "bad-option-value"),
+        ({"avg_bits": float("nan")}, "out-of-range"),
+        ({"avg_bits": 0.5}, "out-of-range"),
+        ({"avg_bits": 4, "weight_bits": 4}, "option-without-effect"),
+        ({"avg_bits": 4, "quant_method": "rtn"}, "option-without-effect"),
         ({"max_drop": "taste=0.1"}, "bad-option-value"),
         ({}, "missing-option"),
         ({"max_size": 1, "avg_bits": 3.0}, "contradictory-options"),
@@ -125,6 +135,53 @@ def test_a_model_without_weights_is_named(tmp_path):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
     with pytest.raises(MnnConvertError, match="no weights"):
         mnnconvert.compress(tmp_path / "m.onnx", tmp_path / "m.mnn", avg_bits=4)
+
+
+@pytest.mark.parametrize(
+    "before", [{"weight_bits": 4, "quant_rule": ("name=a3*,skip",)}, {"weight_bits": 8}, {"fp16": True}]
+)
+def test_weights_that_were_stored_in_few_bits_count_as_they_are(before, source, tmp_path):
+    mnnconvert.convert(source, tmp_path / "before.mnn", **before)
+    for goal in ({"avg_bits": 8}, {"max_drop": "error=0.5"}):
+        found = mnnconvert.compress(tmp_path / "before.mnn", tmp_path / "m.mnn", **goal)
+        assert found.size == (tmp_path / "m.mnn").stat().st_size <= (tmp_path / "before.mnn").stat().st_size
+    kept = [layer for layer in found.conversion.layers if "leaves it" in layer.reason]
+    assert all(layer.precision == "4 bit" for layer in kept) and bool(kept) == (before.get("weight_bits") == 4)
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    """A table of 512 kB and a product that reads its rows."""
+    rng = np.random.default_rng(5)
+    weights = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32) * np.float32(0.2), n)
+               for n, s in (("table", (2000, 64)), ("w", (64, 16)))]  # fmt: skip
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["e"]), helper.make_node("MatMul", ["e", "w"], ["y"])]
+    graph = helper.make_graph(
+        nodes, "words", [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", "s"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "s", 16])], weights,
+    )  # fmt: skip
+    path = tmp_path_factory.mktemp("words") / "words.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("goal", [{"avg_bits": 4.5}, {"max_drop": "error=0.2"}, {"max_size": "80kB"}])
+def test_tables_are_within_the_goal(goal, words, tmp_path):
+    found = mnnconvert.compress(words, tmp_path / "m.mnn", **goal)
+    assert found.size - 3000 < (tmp_path / "m.mnn").stat().st_size <= found.size
+    assert found.average_bits <= goal.get("avg_bits", 5) and found.drop["error"] <= 0.2
+
+
+def test_the_size_that_a_refusal_names_is_enough(words, tmp_path):
+    with pytest.raises(MnnConvertError) as caught:
+        mnnconvert.compress(words, tmp_path / "m.mnn", max_size=70_000)
+    named = int(caught.value.diagnostics[0].hint.split()[2])
+    assert mnnconvert.compress(words, tmp_path / "m.mnn", max_size=named).size == named
+
+
+def test_outputs_without_elements_judge_nothing(source, tmp_path):
+    with pytest.raises(MnnConvertError, match="no elements"):
+        mnnconvert.compress(source, tmp_path / "m.mnn", avg_bits=4, input_shape={"x": (0, WIDTHS[0])})
 
 
 @pytest.mark.parametrize(("text", "size"), [("5MB", 5_000_000), ("4.5MiB", 4_718_592), ("800kB", 800_000), (77, 77)])

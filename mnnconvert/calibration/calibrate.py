@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from mnnconvert.calibration.collect import Collector, Progress, count_down, key_of
+from mnnconvert.calibration.collect import Collector, Progress, counted, key_of
 from mnnconvert.calibration.config import Config, read_config
 from mnnconvert.calibration.report import Agreement, LayerReport, QuantizationReport, decibels
 from mnnconvert.calibration.samples import open_samples
@@ -19,6 +20,7 @@ from mnnconvert.ir.types import I8, Steps
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.option_types import did_you_mean
 from mnnconvert.passes.settle_steps import SettleSteps
+from mnnconvert.quantizers.apply import naming
 from mnnconvert.quantizers.channels import code_channels
 from mnnconvert.quantizers.equalize import equalize
 from mnnconvert.quantizers.int8 import (
@@ -52,6 +54,7 @@ class Calibration:
 
     def __init__(self, source: Path, target: Path, config: Config, resume: bool, progress: Progress):
         self.source, self.target, self.config = source, target, config
+        self.external = Path(f"{source}.weight")  # where it exists, the weights of the result go into one, too
         self.progress = progress
         self.floats: dict[str, Operands] = {}
         self.graph = read_model(source)
@@ -70,7 +73,7 @@ class Calibration:
             self._compare(path)
         if self.state is not None:
             self.state.unlink(missing_ok=True)
-        self.report.source_bytes = self.source.stat().st_size
+        self.report.source_bytes = sum(f.stat().st_size for f in (self.source, self.external) if os.path.exists(f))
         self.report.seconds = time.perf_counter() - started
         return self.report
 
@@ -85,8 +88,8 @@ class Calibration:
 
     def _write(self, path: Path) -> None:
         SettleSteps().run(self.graph)
-        external = Path(f"{self.source}.weight").exists()
-        self.report.target_bytes = write_model(self.graph, path, external=external).size
+        written = write_model(self.graph, path, external=os.path.exists(self.external))
+        self.report.target_bytes = written.size + written.external_size
 
     def _keep_floats(self, path: Path) -> None:
         """Where the outputs are worse than `min_sqnr`, the layers that cost most run in floats again."""
@@ -105,12 +108,8 @@ class Calibration:
             self.report.skipped += [(name, reason) for name in worst]
 
     def _code(self, node: Node) -> CodedWeights:
-        try:
+        with naming(node.name):
             return code_channels(matrix_of(node), self.config.weight_quantize_method, self.config.weight_clamp)
-        except ConversionError as error:
-            for diagnostic in error.diagnostics:
-                diagnostic.context.setdefault("layer", node.name)
-            raise
 
     def _observe(self, coded: dict[Node, CodedWeights]) -> dict[str, Statistics]:
         method = self.config.feature_quantize_method
@@ -160,7 +159,7 @@ class Calibration:
         """What the windows of these layers are like, exactly and held in steps."""
         made = {node: (_moments_of(node, False), _moments_of(node, adaptive)) for node in nodes}
         names = sorted({node.inputs[0].name for node in nodes})
-        for _, feeds in count_down(self.samples, 0, "windows", self.progress):
+        for _, feeds in counted(self.samples, 0, "windows", self.progress):
             arrays = session.run(feeds, names)
             for node, (exact, held) in made.items():
                 value = node.inputs[0]
@@ -226,9 +225,8 @@ def calibrate(
     source: Path, target: Path, config: Path, resume: bool = False, progress: Progress | None = None
 ) -> QuantizationReport:
     """See `mnnconvert.quantize`."""
-    refuse_same(source, target)
-    if not source.exists():
-        raise ConversionError.of("missing-file", f"'{source}' does not exist", file=source)
+    for read in (source, config):
+        refuse_same(read, target)
     quiet: Progress = lambda stage, fraction: None  # noqa: E731
     return Calibration(source, target, read_config(config), resume, progress or quiet).run()
 

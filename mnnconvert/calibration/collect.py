@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -23,21 +24,19 @@ Progress = Callable[[str, float], None]
 SAVE_EVERY = 20.0  # seconds
 
 
-def count_down(samples: Samples, first: int, stage: str, progress: Progress) -> Iterator[tuple[int, Feeds]]:
-    """The samples from `first` on with their numbers; tells how far it is and how many seconds are left."""
-    started = time.monotonic()
+def counted(samples: Samples, first: int, stage: str, progress: Progress) -> Iterator[tuple[int, Feeds]]:
+    """The samples from `first` on with their numbers; tells how far it is."""
     for number in range(first, len(samples)):
         yield number, samples[number]
-        done = number + 1 - first
-        left = (time.monotonic() - started) / done * (len(samples) - number - 1)
-        progress(f"{stage}, {left:.0f} s left", (number + 1) / len(samples))
+        progress(stage, (number + 1) / len(samples))
 
 
 class Collector:
     """Statistics of `observed` values of a graph over all samples.
 
     With `state`, what was seen is saved there every 20 seconds, and taken up from there in a later run whose `key`
-    (of model, configuration and samples) is the same. Raises `non-finite-activation`, `state-mismatch`.
+    (of model, configuration and samples) is the same. Raises `non-finite-activation`, `bad-input` for values that are
+    empty on every sample, `state-mismatch`.
     """
 
     def __init__(
@@ -51,12 +50,15 @@ class Collector:
         self._state, self._key = state, key
         self._done = [0, 0]  # samples in the first and in the second pass
         self._saved = time.monotonic()
-        if state is not None and state.exists():
+        if state is not None and os.path.exists(state):
             self._load(state)
 
     def run(self, second_pass: bool) -> dict[str, Statistics]:
         """The statistics by name; the second pass counts magnitudes."""
         self._pass(0, "ranges")
+        empty = [name for name, seen in self.statistics.items() if not seen.count]
+        if empty:
+            raise ConversionError.of("bad-input", f"'{empty[0]}' has no elements on any sample", value=empty[0])
         if second_pass:
             self._pass(1, "distributions")
         return self.statistics
@@ -64,7 +66,7 @@ class Collector:
     def _pass(self, which: int, stage: str) -> None:
         if which == 0 and self._done[1]:
             return
-        for number, feeds in count_down(self._samples, self._done[which], stage, self._progress):
+        for number, feeds in counted(self._samples, self._done[which], stage, self._progress):
             for name, array in self._session.run(feeds, self.names).items():
                 self._take(which, name, array)
             self._done[which] = number + 1

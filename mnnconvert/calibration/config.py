@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from mnnconvert.errors import ConversionError, Diagnostic, UsageError
+from mnnconvert.errors import Diagnostic, UsageError, unreadable
 from mnnconvert.option_types import did_you_mean
 from mnnconvert.quantizers import channels, thresholds
 
@@ -160,10 +160,8 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as stream:
             text = stream.read(LARGEST_CONFIG + 1)
-    except FileNotFoundError:
-        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path) from None
     except OSError as error:
-        raise ConversionError.of("unreadable-file", f"cannot read '{path}': {error.strerror}", file=path) from None
+        raise unreadable(path, error) from error
     try:
         if len(text) > LARGEST_CONFIG:
             raise ValueError("it is larger than 1 MB")

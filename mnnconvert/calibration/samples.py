@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 
 from mnnconvert.calibration.config import CHANNELS, Config
 from mnnconvert.calibration.images import read_image
-from mnnconvert.errors import ConversionError, UsageError
+from mnnconvert.errors import ConversionError, UsageError, unreadable
 from mnnconvert.ir import F32
 from mnnconvert.verification import recorded_case
 from mnnconvert.verify.engines import TensorInfo
@@ -51,7 +52,7 @@ class Samples:
         if self.config.input_type == "sequence":
             recorded, _ = recorded_case(files[0], outputs=False)
             return self._typed(recorded, files[0])
-        return self._read_arrays(files[0])
+        return load_npz(files[0], self.inputs)
 
     def _size(self, info: TensorInfo) -> tuple[int, int]:
         """Width and height: as configured, else as the model has them."""
@@ -75,17 +76,6 @@ class Samples:
     def _arranged(self, pictures: np.ndarray, info: TensorInfo) -> np.ndarray:
         return pictures.transpose(0, 2, 3, 1) if self._channels_last(info) else pictures
 
-    def _read_arrays(self, path: Path) -> Feeds:
-        if path.suffix == ".npz":
-            return load_npz(path, self.inputs)
-        try:
-            array = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise ConversionError.of("bad-input", f"this is no file of an array: {error}", file=path) from None
-        if not isinstance(array, np.ndarray):
-            raise ConversionError.of("bad-input", "this file holds several arrays", file=path)
-        return self._typed({self.inputs[0].name: array}, path)
-
     def _typed(self, arrays: Feeds, path: Path) -> Feeds:
         names = [info.name for info in self.inputs]
         if set(arrays) != set(names):
@@ -99,7 +89,7 @@ class Samples:
 
 def open_samples(config: Config, inputs: Sequence[TensorInfo]) -> Samples:
     """The samples that a configuration names. Raises `missing-file`, `no-samples`, `bad-config-value`."""
-    if not config.path.is_dir():
+    if not os.path.isdir(config.path):
         raise ConversionError.of(
             "missing-file", f"'{config.path}' is no folder", file=config.file, hint="'path' is relative to the file."
         )
@@ -111,13 +101,16 @@ def open_samples(config: Config, inputs: Sequence[TensorInfo]) -> Samples:
             file=config.file,
             hint='Record its inputs, and say "input_type": "sequence" or "array".',
         )
-    found = sorted(p for p in config.path.iterdir() if _is_sample(p, config.input_type))
+    try:
+        found = sorted(p for p in config.path.iterdir() if _is_sample(p, config.input_type))
+    except OSError as error:
+        raise unreadable(config.path, error) from error
     if not found:
         kind = {"image": "images", "sequence": "folders with an input.json", "array": ".npz or .npy files"}
         raise ConversionError.of(
             "no-samples", f"there are no {kind[config.input_type]} in '{config.path}'", file=config.file
         )
-    if any(p.suffix == ".npy" for p in found) and len(inputs) != 1:
+    if any(p.suffix.lower() == ".npy" for p in found) and len(inputs) != 1:
         raise ConversionError.of(
             "bad-input", "a .npy file holds one array, the model takes several", file=config.path, hint="use .npz"
         )

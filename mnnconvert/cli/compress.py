@@ -74,5 +74,5 @@ def print_compression(result: dict[str, Any], options: ConversionOptions, out: O
     out.detail(f"          relative error of the outputs {error:.3g} (predicted {predicted:.3g})")
     for title, bytes_, error in result["uniform"]:
         out.detail(f"          {title} for all: {size(bytes_)}, error {error**0.5:.3g}")
-    if options.save_recipe is not None:
+    if options.save_recipe is not None and not options.plan:
         out.detail(f"Recipe    {options.save_recipe}")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 from mnnconvert.errors import MnnConvertError
 from mnnconvert.ir import F16, ArrayTensor, CodedTensor, CodedWeights, Graph, HalfTensor, LazyTensor, Tensor, Value
 from mnnconvert.ir.tensor import row_blocks
-from mnnconvert.quantizers import statistics as known
 from mnnconvert.quantizers.channel_groups import expected_power
-from mnnconvert.quantizers.methods import METHODS, Statistics
+from mnnconvert.quantizers.methods import METHODS
 from mnnconvert.quantizers.plan import LayerPlan
 from mnnconvert.quantizers.recipe import Setting
+from mnnconvert.quantizers.statistics import Statistics
 
 LARGEST_HALF = 65504.0
 SAMPLED_ROWS = 64
@@ -38,7 +39,7 @@ def apply_plan(layers: Iterable[LayerPlan], progress: Progress | None = None) ->
 def _expected(layer: LayerPlan) -> Statistics | None:
     """What the norm before a layer says about its inputs."""
     power = expected_power(layer.node)
-    return None if power is None or layer.half else known.Statistics(0, power)
+    return None if power is None or layer.half else Statistics(0, power)
 
 
 def share(first: LayerPlan, other: LayerPlan) -> None:
@@ -61,16 +62,23 @@ def code_layer(layer: LayerPlan, statistics: Statistics | None = None) -> None:
     """Replace the weight of one layer by what its plan says, and note the error that this makes."""
     source = layer.weight.tensor
     assert source is not None
-    try:
+    with naming(layer.name):
         if layer.half:
             _store(layer, half(source))
             return
         coded, layer.error = _code(layer, source, statistics)
+    _store(layer, CodedTensor(coded, tuple(source.shape)))
+
+
+@contextmanager
+def naming(layer: str) -> Iterator[None]:
+    """Errors from inside say which layer they are about."""
+    try:
+        yield
     except MnnConvertError as error:
         for diagnostic in error.diagnostics:
-            diagnostic.context.setdefault("layer", layer.name)
+            diagnostic.context.setdefault("layer", layer)
         raise
-    _store(layer, CodedTensor(coded, tuple(source.shape)))
 
 
 def _code(layer: LayerPlan, source: Tensor, statistics: Statistics | None) -> tuple[CodedWeights, float]:
@@ -98,7 +106,8 @@ def predict(layer: LayerPlan) -> float:
     few = max(1, min(SAMPLED_ROWS, SAMPLED_ELEMENTS // layer.columns, len(first)))
     rows = first[np.linspace(0, len(first) - 1, few).astype(int)]
     error = _Error()
-    error.add(METHODS[layer.setting.method](rows, layer.resolved, None), rows)
+    with naming(layer.name):
+        error.add(METHODS[layer.setting.method](rows, layer.resolved, None), rows)
     return error.relative
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from mnnconvert.ir import Graph, Node, Tensor, Value
 from mnnconvert.quantizers.activations import KEPT_BYTES, ActivationStore
-from mnnconvert.quantizers.apply import code_layer, share
+from mnnconvert.quantizers.apply import code_layer, naming, share
 from mnnconvert.quantizers.plan import LayerPlan
 from mnnconvert.quantizers.recipe import Setting
 from mnnconvert.quantizers.statistics import Moments, Statistics, is_measurable, layer_rows, window_key
@@ -160,7 +160,8 @@ class _Calibration:
             for rows, exact in zip(coded, layer_rows(node, self._read(i, value, FLOAT)), strict=True):
                 moments.add(rows, exact)
                 kept.add(rows, exact)
-        return Seen(moments.statistics(), *kept.arrays()) if kept.count else None
+        with naming(node.name):
+            return Seen(moments.statistics(), *kept.arrays()) if kept.count else None
 
     def _code(self, layer: LayerPlan, seen: Seen | None) -> None:
         source = layer.weight.tensor
@@ -261,10 +262,11 @@ def _fall_back(layer: LayerPlan) -> None:
 def _measure(layer: LayerPlan, source: Tensor, seen: Seen) -> None:
     """Error of the outputs W^ x^ of a layer against those of the float model, W x."""
     assert layer.weight.tensor is not None
-    exact = seen.exact @ source.numpy().reshape(layer.rows, -1).T
-    noise = exact - seen.rows @ layer.weight.tensor.numpy().reshape(layer.rows, -1).T
-    power, lost = float(np.square(exact).sum(dtype=np.float64)), float(np.square(noise).sum(dtype=np.float64))
-    if power > 0:
+    with np.errstate(over="ignore", invalid="ignore"):  # outputs beyond float32 leave nothing to compare
+        exact = seen.exact @ source.numpy().reshape(layer.rows, -1).T
+        noise = exact - seen.rows @ layer.weight.tensor.numpy().reshape(layer.rows, -1).T
+        power, lost = (float(np.square(a, dtype=np.float64).sum()) for a in (exact, noise))
+    if power > 0 and np.isfinite(power + lost):
         layer.weighted_error = float(np.sqrt(lost / power))
         layer.sqnr = float(10 * np.log10(power / lost)) if lost > 0 else None
 

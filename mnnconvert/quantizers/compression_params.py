@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from mnnconvert.errors import ConversionError, Diagnostic
+from mnnconvert.errors import ConversionError, Diagnostic, unreadable
 from mnnconvert.ir import CodedTensor
 from mnnconvert.quantizers.plan import LayerPlan
 from mnnconvert.quantizers.recipe import Rule
@@ -105,10 +105,8 @@ def _parsed(path: Path) -> Any:
 
     try:
         data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path) from error
     except OSError as error:
-        raise ConversionError.of("unreadable-file", f"cannot read '{path}': {error.strerror}", file=path) from error
+        raise unreadable(path, error) from error
     pipeline = _pipeline()
     try:
         if is_json(path) or data[:1] == b"{":

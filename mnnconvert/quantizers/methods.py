@@ -10,23 +10,7 @@ from numpy.typing import NDArray
 from mnnconvert.ir import CodedWeights
 from mnnconvert.quantizers import gptq, hqq, lsq, rtn
 from mnnconvert.quantizers.recipe import Setting
-
-
-class Statistics(Protocol):
-    """What calibration data say about the input vectors x (one element per column of the weight) of a layer.
-
-    `samples` vectors were seen; `importance` is the mean of x^2 [columns]; `gram` the mean of x x' [columns, columns],
-    and `correction` that of x_float x' where both runs were recorded; all float64.
-    """
-
-    @property
-    def samples(self) -> int: ...
-    @property
-    def importance(self) -> NDArray[np.float64]: ...
-    @property
-    def gram(self) -> NDArray[np.float64] | None: ...
-    @property
-    def correction(self) -> NDArray[np.float64] | None: ...
+from mnnconvert.quantizers.statistics import Statistics
 
 
 class Method(Protocol):

@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from mnnconvert.errors import ConversionError, UsageError
+from mnnconvert.errors import UsageError, unreadable
 from mnnconvert.quantizers.recipe import Recipe, Rule, Setting
 
 SETTING: dict[str, type] = {"bits": int, "block": int, "symmetric": bool, "method": str, "half_scales": bool}
@@ -31,10 +31,8 @@ def read_recipe(path: Path, default: Setting) -> Recipe:
 def _parsed(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path) from error
     except OSError as error:
-        raise ConversionError.of("unreadable-file", f"cannot read '{path}': {error.strerror}", file=path) from error
+        raise unreadable(path, error) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError.of("bad-recipe", f"'{path}' is no TOML: {error}", file=path) from error
 

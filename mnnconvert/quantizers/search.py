@@ -15,18 +15,19 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
 
-from mnnconvert.ir import Graph, Node, Tensor, Value
-from mnnconvert.quantizers.apply import code_layer
+from mnnconvert.ir import CodedTensor, Graph, Node, Tensor, Value
+from mnnconvert.quantizers.apply import code_layer, naming
 from mnnconvert.quantizers.knapsack import choose, useful
-from mnnconvert.quantizers.methods import METHODS, Statistics
+from mnnconvert.quantizers.methods import METHODS
 from mnnconvert.quantizers.plan import LayerPlan, holds_weight, layer_plan
 from mnnconvert.quantizers.recipe import Recipe, Rule, Setting
+from mnnconvert.quantizers.statistics import Statistics
 
 BITS = (2, 3, 4, 5, 6, 8)
 BLOCKS = (32, 64, 128, 0)
@@ -34,7 +35,7 @@ SAMPLED_ELEMENTS = 1 << 16  # of a weight, on which the errors of all settings a
 PROBE = Setting(4, 64)
 FLOAT = Setting()
 OVERHEAD = 96  # bytes of dimensions, vector lengths and padding around a coded weight
-
+DECODING = 3000  # bytes of the operators that decode the rows of a coded table
 WHOLE_ROW = 1 << 20  # stands for "no blocks" where sizes of blocks are compared
 
 Result = TypeVar("Result")
@@ -56,12 +57,13 @@ Mix = list[Choice]
 
 @dataclass
 class Item:
-    """A weight, the layers that read it, and what may be chosen for it."""
+    """A weight, the layers that read it, and what may be chosen for it: codes, or `unchanged`."""
 
     layers: list[LayerPlan]
     tensor: Tensor
     elements: int
     choices: list[Choice]
+    unchanged: Choice
     statistics: Statistics | None = None
     gain: float = 0.0
     stored: tuple[Setting, Tensor] | None = field(default=None, repr=False)
@@ -108,21 +110,21 @@ class Search:
         items = []
         for number, layers in enumerate(readers.values()):
             self.progress("errors", number / len(readers))
-            items.append(self._item(layers, statistics.get(layers[0].node)))
+            with naming(layers[0].name):
+                items.append(self._item(layers, statistics.get(layers[0].node)))
         return items
 
     def _item(self, layers: list[LayerPlan], statistics: Statistics | None) -> Item:
         tensor = layers[0].weight.tensor
         assert tensor is not None
         plans = [p for s in self._settings() if (p := layer_plan(layers[0].node, Recipe(s))).block >= 0]
-        plans = [p for p in plans if p.block_channels in (0, p.setting.block)]
+        plans = [p for p in plans if p.changed and p.block_channels in (0, p.setting.block)]
         rows = _some_rows(tensor, plans[0])
-        errors = [self._error(plan, rows, statistics) for plan in plans]
-        options = [Choice(p.setting, p.bytes_after + OVERHEAD + (1 << p.setting.bits), e)
-                   for p, e in zip(plans, errors, strict=True)]  # fmt: skip
-        elements = plans[0].rows * plans[0].columns
-        options.append(Choice(FLOAT, 4 * elements, 0.0))
-        return Item(layers, tensor, elements, options, statistics)
+        extra = OVERHEAD + (DECODING if layers[0].is_table else 0)
+        coded = [Choice(p.setting, p.bytes_after + extra + (1 << p.setting.bits), self._error(p, rows, statistics))
+                 for p in plans]  # fmt: skip
+        unchanged = Choice(FLOAT, layer_plan(layers[0].node, Recipe()).bytes_after, 0.0)
+        return Item(layers, tensor, plans[0].rows * plans[0].columns, [*coded, unchanged], unchanged, statistics)
 
     def _settings(self) -> list[Setting]:
         """What is tried for every weight. Scales as halves cost no accuracy that could be measured."""
@@ -145,13 +147,13 @@ class Search:
                 loss = self._with({number: probe.setting}, self.loss)
                 item.gain = (loss if np.isfinite(loss) else 1 / probe.error) / probe.error
 
-    def smallest(self) -> int:
-        """Bytes of the smallest mixture."""
-        return sum(min(c.bytes for c in item.choices) for item in self.items)
+    def smallest(self) -> Mix:
+        """The mixture of the fewest bytes, and of these the one with the least errors."""
+        return [min(item.choices, key=lambda c: (c.bytes, c.error)) for item in self.items]
 
     def unchanged(self) -> Mix:
-        """Float weights everywhere."""
-        return [next(c for c in item.choices if not c.setting.bits) for item in self.items]
+        """All weights as they are."""
+        return [item.unchanged for item in self.items]
 
     def choose(self, budget: int) -> Mix | None:
         """The mixture of least predicted loss whose weights take at most `budget` bytes; None where none does."""
@@ -200,7 +202,10 @@ class Search:
         return item.stored[1]
 
     def recipe(self, mix: Mix, method: str) -> Recipe:
-        """The mixture as a recipe whose default is the setting that most weights have; `method` codes them."""
+        """The mixture as a recipe whose default is the setting that most weights have; `method` codes them.
+
+        What the source holds as codes that the search leaves alone has a rule, too: the default may have other bits.
+        """
         settings = [replace(c.setting, method=method) if c.setting.bits else c.setting for c in mix]
         counts = Counter(s for s in settings if s.bits)
         default = counts.most_common(1)[0][0] if counts else Setting(8, method=method)
@@ -208,7 +213,15 @@ class Search:
         for item, setting in zip(self.items, settings, strict=True):
             for layer in item.layers if setting != default else ():
                 rules.append(_rule(layer.name, setting, default))
-        return Recipe(default, tuple(rules))
+        return Recipe(default, (*rules, *(_rule(name, FLOAT, default) for name in self._coded_before())))
+
+    def _coded_before(self) -> Iterator[str]:
+        """The names of the layers that are no item because the source holds their weights as codes."""
+        known = {layer.node for item in self.items for layer in item.layers}
+        for node in (n for graph in self.graph.graphs() for n in graph.nodes if n not in known and holds_weight(n)):
+            plan = layer_plan(node, Recipe())
+            if isinstance(plan.weight.tensor, CodedTensor):
+                yield plan.name
 
 
 def _put(item: Item, tensor: Tensor) -> None:

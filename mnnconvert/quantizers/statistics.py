@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mnnconvert.errors import ConversionError
 from mnnconvert.ir import Node
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.windows import pad_spatial, window_out, windows
@@ -53,16 +54,23 @@ class Moments:
         self._power += np.square(rows, dtype=np.float64).sum(axis=0)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             part = rows[start : start + ROWS_AT_ONCE]
-            if self._gram is not None:
-                self._gram += part.T @ part
-            if self._cross is not None:
-                assert original is not None
-                self._cross += original[start : start + ROWS_AT_ONCE].T @ part
+            with np.errstate(over="ignore", invalid="ignore"):  # `statistics` looks at the sums
+                if self._gram is not None:
+                    self._gram += part.T @ part
+                if self._cross is not None:
+                    assert original is not None
+                    self._cross += original[start : start + ROWS_AT_ONCE].T @ part
 
     def statistics(self) -> Statistics:
-        """The means so far; the sums are used up."""
+        """The means so far; the sums are used up. Raises `non-finite-activation`."""
         for total in (self._power, self._gram, self._cross):
             if total is not None:
+                if not np.isfinite(total).all():
+                    raise ConversionError.of(
+                        "non-finite-activation",
+                        "the samples lead to NaN, infinity or numbers too large for float32 at the input of a layer",
+                        hint="look for the sample that does it: the float model cannot bear it either",
+                    )
                 total /= max(1, self._samples)
         return Statistics(self._samples, self._power, self._gram, self._cross)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -22,13 +23,14 @@ Run = Callable[[Graph, Arrays, Iterable[Value]], Arrays]
 class Definitions:
     """Computes single ops by their numpy definition; the graphs that ops of control flow run go through `run`.
 
-    With `caches` attention sees the keys of earlier runs.
+    With `caches` attention sees the keys of earlier runs. `run` is a method of the executor that owns this object: a
+    strong reference to it would keep all packed weights alive until somebody searches for cycles.
     """
 
     def __init__(self, graph: Graph, run: Run, caches: Caches | None = None):
         self._caches = caches
         self.graphs = {name: inner for g in graph.graphs() for name, inner in g.subgraphs.items()}
-        self._run = run
+        self._run = WeakMethod(run)
 
     def compute(self, node: Node, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The results of a node; `run-failed` with its name where numpy cannot compute it."""
@@ -56,7 +58,9 @@ class Definitions:
     def _call(self, name: str, operands: list[np.ndarray]) -> list[np.ndarray]:
         inner = self.graphs[name]
         outputs = [v for _, v in inner.outputs]
-        arrays = self._run(inner, dict(zip(inner.inputs, operands, strict=True)), outputs)
+        run = self._run()
+        assert run is not None
+        arrays = run(inner, dict(zip(inner.inputs, operands, strict=True)), outputs)
         return [arrays[v] for v in outputs]
 
 

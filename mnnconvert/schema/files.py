@@ -29,7 +29,7 @@ def refuse_same(source: Path, target: Path) -> None:
     except (OSError, ValueError):  # one of them does not exist, or cannot
         same = False
     if same:
-        raise UsageError.of("contradictory-options", f"'{target}' would overwrite the model that is converted")
+        raise UsageError.of("contradictory-options", f"'{target}' would overwrite what is read")
 
 
 @contextmanager

@@ -83,6 +83,13 @@ def test_scales_are_folded_and_the_float_graph_is_still_proved(folder, kind):
     ("words", "reference"),
     [
         (("--data", "nowhere"), "missing-file"),
+        (("--data", "n" * 5000), "unreadable-file"),
+        (("--compressionParamsFile", "n" * 5000), "unwritable-output"),
+        (("--testdir", "n" * 5000), "unreadable-file"),
+        (("--data", "nan.npy", "--quantMethod", "rtn"), "non-finite-activation"),
+        (("--data", "nan.npy", "--quantScaling", "awq"), "non-finite-activation"),
+        (("--data", "huge.npy"), "non-finite-activation"),
+        (("--data", "x.npy", "--saveRecipe", "{folder}/x.npy"), "overwrite"),
         (("--data", "empty"), "bad-input"),
         (("--data", "broken.npz"), "bad-input"),
         (("--data", "broken.npy"), "bad-input"),
@@ -96,6 +103,9 @@ def test_bad_data_are_refused_by_name(folder, words, reference, capsys):
     for name in ("broken.npz", "broken.npy"):
         (folder / name).write_bytes(b"no numbers")
     np.save(folder / "wrong.npy", np.zeros((3, 5), np.float32))
+    np.save(folder / "nan.npy", np.full((300, 64), np.nan, np.float32))
+    np.save(folder / "huge.npy", np.full((300, 64), 3e38, np.float32))
+    words = [w.replace("{folder}", str(folder)) for w in words]
     given = [str(folder / w) if words[i - 1] == "--data" and i else w for i, w in enumerate(words)]
     assert convert(folder, *given) != 0
     assert reference in capsys.readouterr().err

@@ -203,10 +203,10 @@ def test_layers_inside_control_flow_are_coded_without_data(tmp_path, seen):
     assert all(isinstance(x.weight.tensor, CodedTensor) for x in layers)
 
 
-@pytest.mark.parametrize(("method", "reference"), [("gptq", "bad-gram"), ("lsq", "bad-importance")])
-def test_activations_that_are_not_finite_are_refused_with_the_layer(method, reference, tmp_path):
+@pytest.mark.parametrize("method", ["gptq", "lsq", "rtn"])
+def test_activations_that_are_not_finite_are_refused_with_the_layer(method, tmp_path):
     graph = read(tmp_path, "(float[n,32] x) => (float[n,8] y) { a = Log(x) y = MatMul(a, w) }", {"w": noise(32, 8)})
     layers = plans(graph, method)
-    with pytest.raises(MnnConvertError, match=reference) as caught:
+    with pytest.raises(MnnConvertError, match="non-finite-activation") as caught:
         calibrate(graph, layers, [{"x": noise(50, 32)}], numpy_runner)
     assert caught.value.diagnostics[0].context["layer"] == layers[0].name

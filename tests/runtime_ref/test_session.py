@@ -1,5 +1,8 @@
 """Sessions: feeds are checked and converted, any value can be asked for, failures name the op."""
 
+import gc
+import weakref
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -107,6 +110,20 @@ def test_profile_names_every_op(session):
     times = session.profile(feeds())
     assert sorted(name for t in times for name in (t.name, *t.along)) == ["a", "positive", "s", "z"]
     assert all(t.seconds >= 0 for t in times) and times[0].nbytes == 24
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_weights_go_with_the_session_without_a_search_for_cycles(session, backend):
+    """Who judges hundreds of codings runs hundreds of sessions, each with weights of its own."""
+    mine = Session(session.graph, backend)
+    mine.run(feeds())
+    executor = weakref.ref(mine._executor)
+    gc.disable()
+    try:
+        del mine
+        assert executor() is None
+    finally:
+        gc.enable()
 
 
 def test_a_failing_op_is_named():
