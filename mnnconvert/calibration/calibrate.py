@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,10 @@ from mnnconvert.quantizers.int8 import (
     simulate,
 )
 from mnnconvert.quantizers.observers import Statistics
+from mnnconvert.quantizers.plan import plan_weights
+from mnnconvert.quantizers.recipe import Recipe, Setting
 from mnnconvert.quantizers.rounding import bias_shift, descend
+from mnnconvert.quantizers.scaling import scale_channels
 from mnnconvert.quantizers.thresholds import choose_steps, rounded
 from mnnconvert.quantizers.windows import WindowMoments
 from mnnconvert.runtime_ref.session import Session
@@ -40,8 +44,10 @@ from mnnconvert.schema.files import refuse_same, staged
 from mnnconvert.schema.reader import read_model
 from mnnconvert.schema.writer import write_model
 from mnnconvert.verify.engines import SessionEngine
+from mnnconvert.weights import prepare
 
 VERIFIED = 16  # samples on which the written file is compared
+SMOOTHED = 32  # samples by which scales of channels are chosen
 TRIED = 12  # samples on which the noise of layers is measured
 MOMENTS_BYTES = 1 << 30  # products of windows that are held at a time
 WIDEST = 8192  # columns of a weight beyond which its codes stay the nearest ones
@@ -70,7 +76,10 @@ class Calibration:
             self._quantize()
             self._write(path)
             self._keep_floats(path)
-            self._compare(path)
+            exact = self._in_floats(path)
+            SettleSteps().run(self.graph)  # last: what it leaves to the steps is lost on layers that go back to floats
+            self._write(path)
+            self._compare(path, exact)
         if self.state is not None:
             self.state.unlink(missing_ok=True)
         self.report.source_bytes = sum(f.stat().st_size for f in (self.source, self.external) if os.path.exists(f))
@@ -79,6 +88,8 @@ class Calibration:
 
     def _quantize(self) -> None:
         """Give the graph its steps, codes and biases."""
+        if self.config.smooth:
+            self.report.smoothed = self._smooth()
         if self.config.equalize:
             self.report.pairs = equalize(self.graph, self.plan.layers)
         self.floats = {node.name: operands_of(node) for node in self.plan.layers}
@@ -86,8 +97,22 @@ class Calibration:
         self.plan.set_steps(self._choose(self._observe(coded)))
         self._replace(*self._correct(coded))
 
+    def _smooth(self) -> int:
+        """Fold the scales of SmoothQuant; returns how many groups of layers have some."""
+        every = plan_weights(self.graph, Recipe(Setting(8, symmetric=True)))
+        layers = [x for x in every if x.node in self.plan.layers]
+        progress = partial(self.progress, "smooth")
+        return len(scale_channels(self.graph, layers, list(self._some(SMOOTHED)), prepare, "smooth", progress))
+
+    def _in_floats(self, path: Path) -> Graph:
+        """The written graph with the float weights, as they were scaled, and without steps."""
+        graph = read_model(path)
+        restore(graph, self.floats, self.floats.keys())
+        return graph
+
     def _write(self, path: Path) -> None:
-        SettleSteps().run(self.graph)
+        for file in (path, Path(f"{path}.weight")):
+            file.unlink(missing_ok=True)  # a graph that was read from it goes on with what it was
         written = write_model(self.graph, path, external=os.path.exists(self.external))
         self.report.target_bytes = written.size + written.external_size
 
@@ -174,17 +199,17 @@ class Calibration:
         for node, bias in biases.items():
             set_constant(node, 2, bias)
 
-    def _compare(self, path: Path) -> None:
-        """Run the written file beside the float one: outputs as the engine gives them, layers as simulated."""
+    def _compare(self, path: Path, exact: Graph) -> None:
+        """Run the written file: outputs beside those of the source, layers, simulated, beside those of `exact`."""
         floats, written = read_model(self.source), read_model(path)
-        self.report.layers = self._layer_reports(written, matrices={n.name: matrix_of(n) for n in _layers(floats)})
+        self.report.layers = self._layer_reports(written, matrices={n.name: matrix_of(n) for n in _layers(exact)})
         final = Session(read_model(path))
         held = {value.name: after.name for value, after in simulate(written).items()}
         names = [x.output_name for x in self.report.layers]
-        source, simulated = Session(floats), Session(written)
+        source, scaled, simulated = Session(floats), Session(exact), Session(written)
         outputs = {name: Agreement() for name, value in floats.outputs if value.dtype.kind == "f"}
         for feeds in self._some(VERIFIED):
-            want = source.run(feeds, [*names, *outputs])
+            want = source.run(feeds, list(outputs)) | scaled.run(feeds, names)
             got = simulated.run(feeds, [held[name] for name in names])
             for layer in self.report.layers:
                 layer.add(got[held[layer.output_name]], want[layer.output_name])

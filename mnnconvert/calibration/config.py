@@ -46,6 +46,7 @@ class Config:
     activation_bits: int = 8
     percentile: float = thresholds.PERCENTILE
     bias_correction: bool = True
+    smooth: bool = False
     equalize: bool = False
     weight_rounding: str = "nearest"
     min_sqnr: float = 30.0
@@ -134,6 +135,7 @@ CHECKS: dict[str, Check] = {
     "activation_bits": _one_of(8, 16),
     "percentile": _real(50, 100),
     "bias_correction": _flag,
+    "smooth": _flag,
     "equalize": _flag,
     "weight_rounding": _one_of("nearest", "adaptive"),
     "min_sqnr": lambda value: "" if _is_number(value) and 0 <= value <= 200 else "a number from 0 (off) to 200 (dB)",

@@ -124,6 +124,7 @@ class QuantizationReport:
     method: str
     samples: int = 0
     verified: int = 0
+    smoothed: int = 0
     pairs: int = 0
     layers: list[LayerReport] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
@@ -138,6 +139,7 @@ class QuantizationReport:
             for name in ("source", "target", "method", "samples", "verified", "source_bytes", "target_bytes", "seconds")
         }
         return plain | {
+            "smoothed_groups": self.smoothed,
             "equalized_pairs": self.pairs,
             "layers": [layer.to_dict() for layer in self.layers],
             "skipped": [{"name": name, "reason": reason} for name, reason in self.skipped],

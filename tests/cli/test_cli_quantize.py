@@ -444,3 +444,37 @@ def test_pillow_is_asked_for(place, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
     with pytest.raises(ConversionError, match="pillow-missing"):
         read_image(place.folder / "pictures" / "0.png", 4, 4, read_config(place.write()))
+
+
+@pytest.fixture
+def outlier(tmp_path):
+    """Two products 64-64-64: one channel between them is 200 times as large as the others; and samples."""
+    first, second = RNG.standard_normal((2, 64, 64)).astype("f") / 8
+    first[:, 5] *= 200
+    second[5] /= 200
+    nodes = [helper.make_node("MatMul", ["x", "a"], ["p"]), helper.make_node("Relu", ["p"], ["q"]),
+             helper.make_node("MatMul", ["q", "b"], ["y"])]  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ("n", 64))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ("n", 64))],
+        [numpy_helper.from_array(first, "a"), numpy_helper.from_array(second, "b")],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), tmp_path / "m.onnx")
+    mnnconvert.convert(tmp_path / "m.onnx", tmp_path / "m.mnn")
+    (tmp_path / "samples").mkdir()
+    for i in range(8):
+        np.save(tmp_path / "samples" / f"{i}.npy", RNG.standard_normal((16, 64)).astype("f"))
+    return tmp_path
+
+
+def test_smoothing_makes_up_for_channels_that_are_too_large(outlier):
+    found = {}
+    for smooth in (False, True):
+        keys = {"path": "samples", "input_type": "array", "feature_quantize_method": "MINMAX", "min_sqnr": 0}
+        (outlier / "c.json").write_text(json.dumps(keys | {"smooth": smooth}))
+        report = mnnconvert.quantize(outlier / "m.mnn", outlier / f"{smooth}.mnn", outlier / "c.json")
+        assert report.smoothed == smooth
+        assert len(report.layers) == 2
+        found[smooth] = report.outputs["y"].sqnr
+        assert min(layer.agreement.sqnr for layer in report.layers) > found[smooth] - 10
+    assert found[True] > found[False] + 15
