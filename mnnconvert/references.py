@@ -37,6 +37,8 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
      "Choose a value in the range that the message gives. No value is rounded to a legal one for you."),
     ("contradictory-options", "Two options cannot be meant together, or one needs another that was not given.",
      "Leave one of them out, or add the missing one. Neither is chosen silently."),
+    ("goal-missed", "The file loses more than --max-drop allows: with data it is coded otherwise than in the search.",
+     "Ask for a smaller loss than the one you can bear; the note says what the file loses."),
     ("budget-too-small", "Even with the fewest bits for every weight the file would be larger than --max-size.",
      "Ask for the size that the hint gives, or more. What is not a weight that can be quantized stays as it is."),
     ("nothing-to-compress", "The model has no weights that can be stored in fewer bits.",

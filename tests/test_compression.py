@@ -75,6 +75,29 @@ def test_a_drop_is_kept_and_used(metric, source, tmp_path):
     assert found[0.05].size < found[0.01].size < source.stat().st_size
 
 
+def test_what_the_written_file_loses_is_measured(source, tmp_path, monkeypatch):
+    found = compress(source, tmp_path, max_drop="error=0.05")
+    x = np.load(source.with_name("samples") / "0.npz")["x"]
+    exact, got = (mnnconvert.load(p).run({"x": x})["y"] for p in (_float(source, tmp_path), tmp_path / "m.mnn"))
+    assert found.written["error"] == pytest.approx(np.linalg.norm(got - exact) / np.linalg.norm(exact), rel=0.3)
+    assert found.written["error"] < found.drop["error"]
+    assert not found.conversion.diagnostics
+    monkeypatch.setattr("mnnconvert.compression.METHOD_WITH_DATA", "rtn")  # which loses more than the search measured
+    worse = compress(source, tmp_path, max_drop="error=0.05")
+    assert worse.written["error"] > 0.05
+    assert [d.reference for d in worse.conversion.diagnostics] == ["goal-missed"]
+
+
+def test_without_data_the_file_loses_what_the_search_measured(source, tmp_path):
+    found = mnnconvert.compress(source, tmp_path / "m.mnn", avg_bits=4)
+    assert found.written["error"] == pytest.approx(found.drop["error"], rel=1e-3)
+
+
+def _float(source, tmp_path):
+    mnnconvert.convert(source, tmp_path / "float.mnn", verify="never")
+    return tmp_path / "float.mnn"
+
+
 def test_the_recipe_gives_the_same_file_again(source, tmp_path):
     data = str(source.with_name("samples"))
     words = ["compress", str(source), str(tmp_path / "a.mnn"), "--max-size", "30kB", "--data", data, "--json"]

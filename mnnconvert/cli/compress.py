@@ -72,6 +72,8 @@ def print_compression(result: dict[str, Any], options: ConversionOptions, out: O
     error, predicted = (result[key] ** 0.5 for key in ("measured", "predicted"))
     out.detail(f"Chosen    {size(result['size'])}, {result['average_bits']:.2f} bits per weight")
     out.detail(f"          relative error of the outputs {error:.3g} (predicted {predicted:.3g})")
+    if result["written"] is not None and options.data is not None:
+        out.detail(f"          {result['written']['error']:.3g} in the file, as calibrated")
     for title, bytes_, error in result["uniform"]:
         out.detail(f"          {title} for all: {size(bytes_)}, error {error**0.5:.3g}")
     if options.save_recipe is not None and not options.plan:

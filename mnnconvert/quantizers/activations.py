@@ -9,13 +9,15 @@ from types import TracebackType
 
 import numpy as np
 
+from mnnconvert.errors import ConversionError
+
 KEPT_BYTES = 1 << 31
 
 
 class ActivationStore:
     """Arrays by key. What would take the arrays in memory above `limit` bytes is written to files, read at each `get`.
 
-    A context manager: its files are gone at the end.
+    A context manager: its files are gone at the end. Raises `unwritable-output` where the folder takes no more.
     """
 
     def __init__(self, limit: int = KEPT_BYTES):
@@ -58,9 +60,17 @@ class ActivationStore:
             self.nbytes -= kept.nbytes
 
     def _spill(self, array: np.ndarray) -> Path:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="mnnconvert-")
-        self._written += 1
-        path = Path(self._folder.name) / f"{self._written}.npy"
-        np.save(path, array, allow_pickle=False)
+        try:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="mnnconvert-")
+            self._written += 1
+            path = Path(self._folder.name) / f"{self._written}.npy"
+            np.save(path, array, allow_pickle=False)
+        except OSError as error:
+            raise ConversionError.of(
+                "unwritable-output",
+                f"activations do not fit into the temporary folder: {error.strerror or error}",
+                hint="set TMPDIR to a folder with more space, or give less data",
+                folder=tempfile.gettempdir(),
+            ) from error
         return path

@@ -29,14 +29,14 @@ def apply_plan(layers: Iterable[LayerPlan], progress: Progress | None = None) ->
     for i, layer in enumerate(todo):
         first = done.setdefault((layer.weight.tensor, layer.resolved), layer)
         if first is layer:
-            code_layer(layer, _expected(layer))
+            code_layer(layer, expected(layer))
         else:
             share(first, layer)
         if progress is not None:
             progress((i + 1) / len(todo))
 
 
-def _expected(layer: LayerPlan) -> Statistics | None:
+def expected(layer: LayerPlan) -> Statistics | None:
     """What the norm before a layer says about its inputs."""
     power = expected_power(layer.node)
     return None if power is None or layer.half else Statistics(0, power)

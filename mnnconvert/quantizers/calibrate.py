@@ -64,7 +64,7 @@ def observe(
 ) -> None:
     """Tell `visit` what the layers see in the float model; those that read the same rows together. Nothing is coded."""
     with ActivationStore(limit) as store:
-        _Observation(graph, layers, samples, prepare, store, visit).run(lambda fraction: None)
+        _Calibration(graph, layers, samples, prepare, store, visit).run(lambda fraction: None)
 
 
 @dataclass
@@ -79,7 +79,10 @@ class _Stage:
 
 
 class _Calibration:
-    """The state of one calibration. Sample `i` of value `v` lies in the store under (i, v, path)."""
+    """The state of one walk. Sample `i` of value `v` lies in the store under (i, v, path).
+
+    Layers are coded as it comes by; with `visit` they stay, and it is told what they see in the float model.
+    """
 
     def __init__(
         self,
@@ -88,8 +91,10 @@ class _Calibration:
         samples: Sequence[Arrays],
         prepare: Prepare,
         store: ActivationStore,
+        visit: Visit | None = None,
     ):
         self.graph, self.samples, self.prepare, self.store = graph, samples, prepare, store
+        self.visit = visit or self._code_group
         changed = [x for x in layers if x.changed]
         own = set(graph.nodes)
         self.inner = [x for x in changed if x.node not in own]
@@ -97,8 +102,8 @@ class _Calibration:
         self.original: dict[Node, Tensor] = {}
         self.done: dict[tuple[Tensor, Setting], LayerPlan] = {}
         self.depth = _depths(graph, set(self.plans))
-        self.gram = True
-        self.both_paths = any(x.setting.method == "gptq" for x in self.plans.values())
+        self.gram = visit is None
+        self.both_paths = self.gram and any(x.setting.method == "gptq" for x in self.plans.values())
 
     def run(self, progress: Progress) -> None:
         stages = _stages(self.graph, list(self.plans.values()), self.depth)
@@ -109,13 +114,13 @@ class _Calibration:
         for stage in stages:
             self._run_stage(stage)
             for group in _by_input(stage.layers):
-                self._visit(group, self._statistics(group))
+                self.visit(group, self._statistics(group))
                 coded += len(group)
                 progress(coded / total)
             self._drop(stage)
-        self._visit(self.inner, None)
+        self.visit(self.inner, None)
 
-    def _visit(self, group: Sequence[LayerPlan], seen: Seen | None) -> None:
+    def _code_group(self, group: Sequence[LayerPlan], seen: Seen | None) -> None:
         for layer in group:
             self._code(layer, seen)
 
@@ -201,25 +206,6 @@ class _Calibration:
                 for path in (FLOAT, CODED):
                     if (i, value, path) in self.store:
                         self.store.drop((i, value, path))
-
-
-class _Observation(_Calibration):
-    """The walk of a calibration with float weights only, for whoever wants to see what layers see."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        layers: Sequence[LayerPlan],
-        samples: Sequence[Arrays],
-        prepare: Prepare,
-        store: ActivationStore,
-        visit: Visit,
-    ):
-        super().__init__(graph, layers, samples, prepare, store)
-        self.both_paths, self.gram, self._tell = False, False, visit
-
-    def _visit(self, group: Sequence[LayerPlan], seen: Seen | None) -> None:
-        self._tell(group, seen)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What is kept of a tensor while samples go by: range, histogram and running ranges, in constant memory.
 
-Everything but the running range is the same in whatever order the samples come, and can be merged from parts.
+Everything but the running range is the same in whatever order the samples come.
 """
 
 from __future__ import annotations
@@ -41,12 +41,6 @@ class Histogram:
         self._grow(fitting_exponent(float(np.abs(flat).max())))
         bins = np.floor(flat * 2.0**-self.exponent).astype(np.int64) + BINS
         self.counts += np.bincount(bins, minlength=2 * BINS)
-
-    def merge(self, other: Histogram) -> None:
-        """Count what another histogram counted."""
-        exponent = max(self.exponent, other.exponent)
-        self._grow(exponent)
-        self.counts += _coarser(other.counts, exponent - other.exponent)
 
     def _grow(self, exponent: int) -> None:
         if exponent > self.exponent:
@@ -134,24 +128,6 @@ class Statistics:
         if size.size:
             bins = np.minimum((size * (KL_BINS / self.largest)).astype(np.int64), KL_BINS - 1)
             self.magnitudes += np.bincount(bins, minlength=KL_BINS)
-
-    def merge(self, other: Statistics) -> None:
-        """Take in what another object saw of the same tensor; the running ranges stay those of this one.
-
-        Counts of magnitudes add up only when both were made with the same largest magnitude (ValueError otherwise).
-        """
-        if other.magnitudes.any() and self.magnitudes.any() and other.largest != self.largest:
-            raise ValueError("counts of magnitudes over different ranges do not add up")
-        if not other.count:
-            return
-        self.low = min(self.low, other.low) if self.count else other.low
-        self.high = max(self.high, other.high) if self.count else other.high
-        self.plane = min(self.plane, other.plane) if self.count else other.plane
-        self.count += other.count
-        self.histogram.merge(other.histogram)
-        self.magnitudes = self.magnitudes + other.magnitudes
-        self.running = self.running or other.running
-        self.normal_running = self.normal_running or other.normal_running
 
     @property
     def largest(self) -> float:

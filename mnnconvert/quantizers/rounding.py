@@ -49,12 +49,6 @@ def _descend_panel(
     return int(np.count_nonzero(moved))
 
 
-def output_error(weights: Floats, codes: Floats, scale: Floats, second: Floats) -> float:
-    """tr((W - Q s) H (W - Q s)^T)"""
-    difference = weights - codes * scale[:, None]
-    return float(np.vdot(difference @ second, difference))
-
-
 def bias_shift(weights: Floats, decoded: Floats, mean: Floats, held_mean: Floats) -> Floats:
     """What to add to the bias [rows] so that the mean output stays: W E[x] - W' E[x'], group by group.
 

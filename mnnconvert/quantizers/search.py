@@ -22,7 +22,7 @@ from typing import TypeVar
 import numpy as np
 
 from mnnconvert.ir import CodedTensor, Graph, Node, Tensor, Value
-from mnnconvert.quantizers.apply import code_layer, naming
+from mnnconvert.quantizers.apply import code_layer, expected, naming
 from mnnconvert.quantizers.knapsack import choose, useful
 from mnnconvert.quantizers.methods import METHODS
 from mnnconvert.quantizers.plan import LayerPlan, holds_weight, layer_plan
@@ -96,10 +96,11 @@ class Search:
     ):
         self.graph, self.loss, self.method = graph, loss, method
         self.progress = progress or (lambda stage, fraction: None)
-        self.items = self._items(statistics or {})
+        self.items = self._items(statistics)
         self._find_gains()
 
-    def _items(self, statistics: Mapping[Node, Statistics]) -> list[Item]:
+    def _items(self, statistics: Mapping[Node, Statistics] | None) -> list[Item]:
+        """The weights with their choices; what counts in them is as when they are coded in the end."""
         probe = Recipe(replace(PROBE, method=self.method, block=0))
         readers: dict[Tensor, list[LayerPlan]] = {}
         for graph in self.graph.graphs():
@@ -111,7 +112,8 @@ class Search:
         for number, layers in enumerate(readers.values()):
             self.progress("errors", number / len(readers))
             with naming(layers[0].name):
-                items.append(self._item(layers, statistics.get(layers[0].node)))
+                first = layers[0]
+                items.append(self._item(layers, expected(first) if statistics is None else statistics.get(first.node)))
         return items
 
     def _item(self, layers: list[LayerPlan], statistics: Statistics | None) -> Item:

@@ -1,5 +1,7 @@
 """Sequential calibration: what each layer is coded with, how often ops run, what cannot be calibrated."""
 
+import errno
+
 import numpy as np
 import onnx
 import pytest
@@ -10,6 +12,7 @@ from mnnconvert.frontends.onnx.reader import read_onnx
 from mnnconvert.ir import CodedTensor
 from mnnconvert.passes.pipeline import run_pipeline
 from mnnconvert.quantizers import methods, rtn
+from mnnconvert.quantizers.activations import ActivationStore
 from mnnconvert.quantizers.calibrate import calibrate
 from mnnconvert.quantizers.plan import plan_weights
 from mnnconvert.quantizers.recipe import Recipe, Setting
@@ -210,3 +213,12 @@ def test_activations_that_are_not_finite_are_refused_with_the_layer(method, tmp_
     with pytest.raises(MnnConvertError, match="non-finite-activation") as caught:
         calibrate(graph, layers, [{"x": noise(50, 32)}], numpy_runner)
     assert caught.value.diagnostics[0].context["layer"] == layers[0].name
+
+
+def test_a_full_temporary_folder_is_told(tmp_path, monkeypatch):
+    def full(*words, **more):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with ActivationStore(limit=0) as store, pytest.raises(MnnConvertError, match="No space left"):
+        store.put("x", np.ones(4, np.float32))

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mnnconvert.quantizers.observers import BINS, KL_BINS, Histogram, Statistics, clip_as_normal, fitting_exponent
 
@@ -33,20 +31,6 @@ def test_histogram_is_that_of_the_final_width_in_any_order(seed):
     assert forward.exponent == backward.exponent == fitting_exponent(largest)
     np.testing.assert_array_equal(forward.counts, backward.counts)
     np.testing.assert_array_equal(forward.counts, literal_counts(samples, forward.exponent))
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=40), st.integers(0, 40))
-def test_merged_parts_are_the_whole(values, cut):
-    whole, first, second = (Histogram() for _ in range(3))
-    data = np.array(values, "f")
-    whole.add(data)
-    first.add(data[:cut])
-    second.add(data[cut:])
-    first.merge(second)
-    assert first.exponent == whole.exponent
-    np.testing.assert_array_equal(first.counts, whole.counts)
-    assert whole.total == len(values)
 
 
 def test_largest_value_has_a_bin_and_half_the_bins_are_used():
@@ -114,19 +98,3 @@ def test_statistics_come_back_from_arrays():
     np.testing.assert_array_equal(back.histogram.counts, seen.histogram.counts)
     np.testing.assert_array_equal(back.magnitudes, seen.magnitudes)
     assert Statistics.from_arrays(Statistics().to_arrays()).running is None
-
-
-def test_statistics_merge():
-    samples = parts()
-    first, second = Statistics(), Statistics()
-    for i, sample in enumerate(samples):
-        (first if i % 2 else second).add(sample)
-    first.merge(second)
-    whole = observed(samples)
-    assert (first.low, first.high, first.count, first.plane) == (whole.low, whole.high, whole.count, whole.plane)
-    np.testing.assert_array_equal(first.histogram.counts, whole.histogram.counts)
-    other = observed([samples[0]])
-    other.merge(Statistics())
-    assert other.count == samples[0].size
-    with pytest.raises(ValueError, match="different ranges"):
-        observed([samples[0]]).merge(observed([samples[0] * 2]))

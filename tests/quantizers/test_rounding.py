@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.quantizers.channels import max_abs, nearest
-from mnnconvert.quantizers.rounding import bias_shift, descend, output_error
+from mnnconvert.quantizers.rounding import bias_shift, descend
 from mnnconvert.quantizers.windows import WindowMoments
 
 OPS = {
@@ -45,6 +45,12 @@ def test_at_most_so_many_windows_of_a_sample():
     moments.add(np.ones((1, 4, 100, 100), "f"))
     assert 512 <= moments.sampled < 1024
     np.testing.assert_allclose(moments.second, np.ones((1, 4, 4)))
+
+
+def output_error(weights, codes, scale, second):
+    """tr((W - Q s) H (W - Q s)^T)"""
+    difference = weights - codes * scale[:, None]
+    return float(np.vdot(difference @ second, difference))
 
 
 def layer(seed, rows=6, columns=70):
