@@ -162,7 +162,7 @@ OPTIONS: tuple[Option, ...] = (
     _option("--weightQuantScaleBit", "weight_quant_scale_bit", "int", WEIGHTS, "precision of stored scales",
             choices=(16, 32), metavar="N", alias="weight_scale_bit"),
     _option("--quantMethod", "quant_method", "choice", WEIGHTS, "how codes are found; gptq needs --data",
-            choices=("rtn", "hqq", "lsq", "gptq"), metavar="NAME"),
+            choices=("rtn", "hqq", "hqq-reference", "lsq", "gptq"), metavar="NAME"),
     _option("--data", "data", "path", WEIGHTS, "inputs to calibrate with: .npz, .npy, or a folder of them",
             metavar="PATH"),
     _option("--quantScaling", "quant_scaling", "choice", WEIGHTS,
@@ -317,7 +317,7 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
     Contradiction(
         "--hqq",
         "--weightQuantAsymmetric=0",
-        lambda o: (o.hqq or o.quant_method == "hqq") and not o.weight_quant_asymmetric,
+        lambda o: (o.hqq or (o.quant_method or "").startswith("hqq")) and not o.weight_quant_asymmetric,
         "HQQ searches the offset that symmetric weights do not have.",
         "Leave out one of them.",
     ),

@@ -29,6 +29,11 @@ def _hqq(weights: NDArray[np.floating], setting: Setting, statistics: Statistics
     return hqq.quantize(weights, setting.bits, setting.block, setting.symmetric, setting.half_scales)
 
 
+def _published_hqq(weights: NDArray[np.floating], setting: Setting, statistics: Statistics | None) -> CodedWeights:
+    numbers = setting.bits, setting.block, setting.symmetric, setting.half_scales
+    return hqq.quantize(weights, *numbers, variant="reference")
+
+
 def _lsq(weights: NDArray[np.floating], setting: Setting, statistics: Statistics | None) -> CodedWeights:
     importance = None if statistics is None else statistics.importance
     return lsq.quantize(weights, setting.bits, setting.block, setting.symmetric, setting.half_scales, importance)
@@ -42,4 +47,4 @@ def _gptq(weights: NDArray[np.floating], setting: Setting, statistics: Statistic
     return gptq.quantize(weights, statistics.gram, *numbers, correction=statistics.correction)[0]
 
 
-METHODS: dict[str, Method] = {"rtn": _rtn, "hqq": _hqq, "lsq": _lsq, "gptq": _gptq}
+METHODS: dict[str, Method] = {"rtn": _rtn, "hqq": _hqq, "hqq-reference": _published_hqq, "lsq": _lsq, "gptq": _gptq}

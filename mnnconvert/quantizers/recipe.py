@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-METHODS = ("rtn", "hqq", "lsq", "gptq")
+METHODS = ("rtn", "hqq", "hqq-reference", "lsq", "gptq")
 NEEDS_DATA = ("gptq",)
-NEEDS_MINIMUM = ("hqq",)
+NEEDS_MINIMUM = ("hqq", "hqq-reference")
 
 
 @dataclass(frozen=True)

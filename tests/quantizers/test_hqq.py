@@ -5,7 +5,7 @@ import pytest
 from ways import block_errors, same, use
 
 from mnnconvert.errors import ConversionError, UsageError
-from mnnconvert.quantizers import hqq, rtn
+from mnnconvert.quantizers import blocks, hqq, rtn
 from mnnconvert.runtime_ref.cpu import library
 
 F = np.float32
@@ -44,6 +44,37 @@ def test_no_block_of_small_weights_gets_worse(way, bits, block):
     fitted, plain = (block_errors(q.quantize(weights, bits, block), weights) for q in (hqq, rtn))
     assert (fitted <= plain * 1.001).all()  # float32 roundings of an offset that is already optimal
     assert fitted.sum() < 0.95 * plain.sum()
+
+
+def reference(weights, block, bits):
+    """The published loop in float64, over the whole matrix: minima [blocks of all rows]."""
+    w = weights.astype(np.float64).reshape(-1, block)
+    top = 2**bits - 1
+    scale = (w.max(axis=1) - w.min(axis=1))[:, None] / top
+    zero, least = -w.min(axis=1)[:, None] / scale, np.inf
+    for _ in range(20):
+        codes = np.clip(np.round(w / scale + zero), 0, top)
+        residual = w - scale * (codes - zero)
+        size = np.maximum(np.abs(residual), 1e-30)
+        e = np.sign(residual) * np.maximum(size - size**-0.3 / 10, 0)
+        zero = np.mean(codes - (w - e) / scale, axis=1, keepdims=True)
+        if np.abs(residual).mean() >= least:
+            break
+        least = np.abs(residual).mean()
+    return (-zero * scale)[:, 0]
+
+
+@pytest.mark.parametrize("deviation", [0.05, 3.0])
+def test_the_reference_variant_stops_with_the_whole_matrix(deviation, monkeypatch):
+    weights = (np.random.default_rng(3).standard_normal((30, 96)) * deviation).astype(F)
+    coded = hqq.quantize(weights, 3, 48, variant="reference")
+    close = np.isclose(coded.minimum.reshape(-1), reference(weights, 48, 3), rtol=0, atol=1e-5 * deviation)
+    assert close.mean() > 0.9
+    alone = np.concatenate([hqq.quantize(w[None], 3, 48, variant="reference").minimum for w in weights])
+    assert (alone != coded.minimum).any()  # a block that would go on is stopped by the others, and the other way round
+    monkeypatch.setattr(blocks, "LARGE_TILE", 2 * 96)
+    monkeypatch.setattr(blocks, "SMALL_TILE", 2 * 96)
+    assert same(coded, hqq.quantize(weights, 3, 48, variant="reference"))
 
 
 @pytest.mark.parametrize("bits", [2, 4])

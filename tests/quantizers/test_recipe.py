@@ -16,6 +16,7 @@ import mnnconvert
 from mnnconvert.cli.main import main
 from mnnconvert.errors import UsageError
 from mnnconvert.ir import CodedTensor
+from mnnconvert.quantizers.methods import METHODS as CODERS
 from mnnconvert.quantizers.recipe import METHODS, Recipe, Rule, Setting
 from mnnconvert.quantizers.recipe_file import RULE, read_recipe, recipe_from, rule_from, write_recipe
 from mnnconvert.schema.reader import read_model
@@ -301,3 +302,14 @@ def test_files_that_cannot_be_written_are_found_out_before_any_work(source, tmp_
         assert main([*words, flag, str(target)]) == 2
     assert main([*words, "--saveRecipe", str(source)]) == 2
     assert not target.exists()
+
+
+def test_every_method_has_its_own_codes(tmp_path):
+    """By the recipe and the table of methods, as the option reaches them: the published HQQ is not the converter's."""
+    weights = np.random.default_rng(5).standard_t(3, (64, 128)).astype(np.float32) * 2
+    coded = {
+        name: CODERS[name](weights, Setting(3, 32, method=name), None)
+        for name in ("rtn", "hqq", "hqq-reference", "lsq")
+    }
+    minima = [c.minimum.tobytes() for c in coded.values() if c.minimum is not None]
+    assert len(set(minima)) == len(coded)
