@@ -16,6 +16,7 @@ import mnnconvert
 from mnnconvert.cli.main import main
 from mnnconvert.errors import UsageError
 from mnnconvert.ir import CodedTensor
+from mnnconvert.quantizers import hqq
 from mnnconvert.quantizers.methods import METHODS as CODERS
 from mnnconvert.quantizers.recipe import METHODS, Recipe, Rule, Setting
 from mnnconvert.quantizers.recipe_file import RULE, read_recipe, recipe_from, rule_from, write_recipe
@@ -304,12 +305,16 @@ def test_files_that_cannot_be_written_are_found_out_before_any_work(source, tmp_
     assert not target.exists()
 
 
-def test_every_method_has_its_own_codes(tmp_path):
-    """By the recipe and the table of methods, as the option reaches them: the published HQQ is not the converter's."""
-    weights = np.random.default_rng(5).standard_t(3, (64, 128)).astype(np.float32) * 2
-    coded = {
-        name: CODERS[name](weights, Setting(3, 32, method=name), None)
-        for name in ("rtn", "hqq", "hqq-reference", "lsq")
-    }
-    minima = [c.minimum.tobytes() for c in coded.values() if c.minimum is not None]
-    assert len(set(minima)) == len(coded)
+def test_the_published_hqq_is_a_method():
+    rows = np.random.default_rng(3).standard_normal((30, 1, 96)).astype(np.float32) / 20
+    setting = Setting(3, 48, method="hqq-reference")
+    found, published, converter = (
+        np.concatenate([code(row).minimum for row in rows])
+        for code in (
+            lambda w: CODERS["hqq-reference"](w, setting, None),
+            lambda w: hqq.quantize(w, 3, 48, variant="reference"),
+            lambda w: hqq.quantize(w, 3, 48),
+        )
+    )
+    np.testing.assert_array_equal(found, published)
+    assert (published != converter).any()
