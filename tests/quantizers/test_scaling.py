@@ -12,7 +12,8 @@ from mnnconvert.frontends.onnx.reader import read_onnx
 from mnnconvert.passes.pipeline import run_pipeline
 from mnnconvert.quantizers import lsq
 from mnnconvert.quantizers.apply import apply_plan
-from mnnconvert.quantizers.channel_groups import expected_power, find_groups
+from mnnconvert.quantizers.channel_groups import find_groups
+from mnnconvert.quantizers.expected import expected_power
 from mnnconvert.quantizers.plan import plan_weights
 from mnnconvert.quantizers.recipe import Recipe, Setting
 from mnnconvert.quantizers.scaling import scale_channels
