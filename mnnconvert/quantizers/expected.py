@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from mnnconvert.quantizers.channel_groups import Place, own_factors, places_befo
 SAMPLES = 256
 LAYERS = 1  # that may lie between a norm and the layer: further on, channels are less and less independent
 PLACES = 48  # that are looked at: the sides of a gate and what activations are made of
+MIDDLES = [NormalDist().inv_cdf((i + 0.5) / SAMPLES) for i in range(SAMPLES)]
+QUANTILES = (np.array(MIDDLES) / np.std(MIDDLES)).astype(np.float32)  # of mean 0 and variance 1
 ELEMENTWISE = Unary, Binary, ReLU, ReLU6, ELU
 
 
@@ -30,8 +33,8 @@ def expected_power(node: Node) -> NDArray[np.float64] | None:
     What a layer W x + c makes of independent channels of mean m and variance v is close to normal, as a sum of many:
     mean W m + c, variance (W o W) v. Functions of single elements and gates are applied to samples of these, in which
     different sides of a gate are independent. Attention averages the values of a head, which hardly changes how its
-    channels compare. All channels have the same z, the same in every run: what is wrong with so few samples is wrong
-    for all of them and cancels, as only the proportions within a block matter.
+    channels compare. All channels have the same z, quantiles of the normal distribution in an order that is the same in
+    every run: what is wrong with so few samples is wrong for all channels, and only their proportions matter.
     """
     place = read_by(node)
     x = None if place is None else _Samples().channels(place, LAYERS)
@@ -96,9 +99,7 @@ class _Samples:
         return activate(self._normal(mean, np.sqrt(variance)), node.op.activation)
 
     def _normal(self, mean: Floats, deviation: Floats) -> Floats:
-        z = self.random.standard_normal(SAMPLES)
-        z = (z - z.mean()) / z.std()
-        return mean[:, None] + deviation[:, None] * z.astype(np.float32)
+        return mean[:, None] + deviation[:, None] * self.random.permutation(QUANTILES)
 
     def _operand(self, value: Value, place: Place, layers: int) -> Floats | None:
         """An operand of a function of single elements, as [channels, SAMPLES], or [.., 1] when it is constant."""
