@@ -10,13 +10,14 @@ import numpy as np
 from mnnconvert.errors import MnnConvertError
 from mnnconvert.ir import F16, ArrayTensor, CodedTensor, CodedWeights, Graph, HalfTensor, LazyTensor, Tensor, Value
 from mnnconvert.ir.tensor import row_blocks
-from mnnconvert.quantizers.channel_groups import expected_power
+from mnnconvert.quantizers.expected import expected_power
 from mnnconvert.quantizers.methods import METHODS
 from mnnconvert.quantizers.plan import LayerPlan
 from mnnconvert.quantizers.recipe import Setting
 from mnnconvert.quantizers.statistics import Statistics
 
 LARGEST_HALF = 65504.0
+WEIGHTED = ("lsq", "gptq")  # methods that ask how much a column counts
 SAMPLED_ROWS = 64
 SAMPLED_ELEMENTS = 1 << 18
 Progress = Callable[[float], None]
@@ -29,7 +30,7 @@ def apply_plan(layers: Iterable[LayerPlan], progress: Progress | None = None) ->
     for i, layer in enumerate(todo):
         first = done.setdefault((layer.weight.tensor, layer.resolved), layer)
         if first is layer:
-            code_layer(layer, expected(layer))
+            code_layer(layer, expected(layer) if layer.setting.method in WEIGHTED else None)
         else:
             share(first, layer)
         if progress is not None:
@@ -37,7 +38,7 @@ def apply_plan(layers: Iterable[LayerPlan], progress: Progress | None = None) ->
 
 
 def expected(layer: LayerPlan) -> Statistics | None:
-    """What the norm before a layer says about its inputs."""
+    """What the constants before a layer tell about its inputs."""
     power = expected_power(layer.node)
     return None if power is None or layer.half else Statistics(0, power)
 

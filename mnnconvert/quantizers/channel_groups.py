@@ -90,34 +90,28 @@ def find_groups(graph: Graph, layers: Iterable[Node]) -> list[ChannelGroup]:
     return [g for g in groups.values() if _is_exclusive(g, outputs)]
 
 
-def expected_power(node: Node) -> NDArray[np.float64] | None:
-    """Mean squares of the input channels of a layer that reads a norm, as far as its constants tell; else None.
-
-    What a norm makes has mean square 1 over all channels before its gain g and offset b. Where no channel differs from
-    the others there, and the mean is 0, channel j has g_j^2 + b_j^2.
-    """
-    found = _trace(node)
-    if found is None or not isinstance(found[0].node.op, LayerNorm):
-        return None
-    source, index, _ = found
-    gain, offset = (np.asarray(source.node.inputs[i].constant, np.float64).reshape(-1) for i in source.operands)
-    return np.asarray((np.square(gain) + np.square(offset))[index])
-
-
 def _is_exclusive(group: ChannelGroup, outputs: set[Value]) -> bool:
     values = {node.inputs[number] for node, number in group.readings}
     readings = {(u, i) for v in values for u in v.users for i, operand in enumerate(u.inputs) if operand is v}
     return not values & outputs and readings <= group.readings
 
 
-def _trace(node: Node) -> tuple[Source, Index, set[Reading]] | None:
-    """From a layer back to what could take its factors."""
+def read_by(node: Node) -> Place | None:
+    """The input channels of a convolution that is a product with a matrix: 1x1, in one group."""
     shape = node.inputs[1].shape or ()
     op = node.op
     if not isinstance(op, Convolution) or op.group != 1 or shape[2:] != (1, 1) or not isinstance(shape[1], int):
         return None
+    return Place(node.inputs[0], (1,), np.arange(shape[1]))
+
+
+def _trace(node: Node) -> tuple[Source, Index, set[Reading]] | None:
+    """From a layer back to what could take its factors."""
+    start = read_by(node)
+    if start is None:
+        return None
     readings: list[Reading] = [(node, 0)]
-    found = _source(Place(node.inputs[0], (1,), np.arange(shape[1])), readings)
+    found = _source(start, readings)
     return None if found is None else (*found, set(readings))
 
 
@@ -125,10 +119,10 @@ def _source(place: Place, readings: list[Reading]) -> tuple[Source, Index] | Non
     node = place.value.producer
     if node is None or len(node.outputs) != 1 or min(place.sizes) < 1:
         return None
-    own = _own_factors(node, place)
+    own = own_factors(node, place)
     if own is not None:
         return own, place.index
-    for number, before in _before(node, place):
+    for number, before in places_before(node, place):
         attempt = [*readings, (node, number)]
         found = _source(before, attempt)
         if found is not None:
@@ -137,7 +131,7 @@ def _source(place: Place, readings: list[Reading]) -> tuple[Source, Index] | Non
     return None
 
 
-def _own_factors(node: Node, place: Place) -> Source | None:
+def own_factors(node: Node, place: Place) -> Source | None:
     """The node as a source, when it has a constant per channel."""
     op, channels = node.op, math.prod(place.sizes)
     constants = [v.is_constant for v in node.inputs]
@@ -156,7 +150,7 @@ def _own_factors(node: Node, place: Place) -> Source | None:
     return None
 
 
-def _before(node: Node, place: Place) -> list[tuple[int, Place]]:
+def places_before(node: Node, place: Place) -> list[tuple[int, Place]]:
     """The operands through which factors of a result can be taken further back, and where the channels are there."""
     for kinds, rule in RULES:
         if isinstance(node.op, kinds):

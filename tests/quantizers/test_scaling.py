@@ -12,7 +12,7 @@ from mnnconvert.frontends.onnx.reader import read_onnx
 from mnnconvert.passes.pipeline import run_pipeline
 from mnnconvert.quantizers import lsq
 from mnnconvert.quantizers.apply import apply_plan
-from mnnconvert.quantizers.channel_groups import expected_power, find_groups
+from mnnconvert.quantizers.channel_groups import find_groups
 from mnnconvert.quantizers.plan import plan_weights
 from mnnconvert.quantizers.recipe import Recipe, Setting
 from mnnconvert.quantizers.scaling import scale_channels
@@ -148,26 +148,6 @@ def test_gelu_and_residual_connections_are_dead_ends(tmp_path):
     net.save(net("Add", x, net.linear(inner, noise(64, 96), None, "outer")), tmp_path / "m.onnx")
     graph = read(tmp_path / "m.onnx")
     assert len(plans(graph)) == 2 and not find_groups(graph, [x.node for x in plans(graph)])
-
-
-def test_norms_tell_the_power_of_what_layers_read(llama):
-    for plan in plans(llama):
-        power, kind = expected_power(plan.node), plan.name.split("__")[0].split(".")[-1]
-        norm = {"q": "attn_norm", "k": "attn_norm", "v": "attn_norm", "gate": "ffn_norm", "up": "ffn_norm"}.get(kind)
-        if norm is None:
-            assert power is None
-        else:
-            gain = llama_weight(".".join([*plan.name.split(".")[:2], norm]))
-            np.testing.assert_allclose(power, gain.astype(float) ** 2, rtol=1e-5)
-
-
-def test_offsets_of_norms_count(tmp_path):
-    net, gain, offset = quality_models.Net(("n", "s", 64)), noise(64), noise(64)
-    net.save(net.linear(net.layer_norm("x", gain, offset, 1e-6), noise(64, 64), None, "y"), tmp_path / "m.onnx")
-    (plan,) = plans(read(tmp_path / "m.onnx"))
-    np.testing.assert_allclose(
-        expected_power(plan.node), gain.astype(float) ** 2 + offset.astype(float) ** 2, rtol=1e-5
-    )
 
 
 def test_without_data_lsq_weighs_columns_by_the_norm_before_them(tmp_path, llama):
