@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import calc, cast, widened
+from mnnconvert.frontends.common.compose import calc, cast, widened
+from mnnconvert.frontends.common.tensors import INT32_MAX, INT32_MIN
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
-from mnnconvert.frontends.onnx.tensors import INT32_MAX, INT32_MIN
 from mnnconvert.ir import Builder, Dim, Value
 from mnnconvert.ir.types import normal_axis
 from mnnconvert.ops.arrange import BroadcastTo, Concat, ReverseSequence, Tile

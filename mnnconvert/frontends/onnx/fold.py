@@ -6,8 +6,8 @@ block, where the window that would put it there exists.
 
 from __future__ import annotations
 
+from mnnconvert.frontends.common.compose import calc, cast, chain
 from mnnconvert.frontends.onnx.arrange import size_of
-from mnnconvert.frontends.onnx.compose import calc, cast, chain
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.run_time import count_up, element, spread, vector_of
 from mnnconvert.frontends.onnx.spatial import vector

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mnnconvert.frontends.common.compose import calc, cast, widened
 from mnnconvert.frontends.onnx.arrange import size_of
-from mnnconvert.frontends.onnx.compose import calc, cast, widened
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.ir import F32, I32, Builder, Dim, Value

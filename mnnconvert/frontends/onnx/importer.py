@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError, Diagnostic, MnnConvertError
+from mnnconvert.frontends.common.tensors import INT32_MAX, to_graph_type
 from mnnconvert.frontends.onnx import functions, rules  # noqa: F401  (registers the rules)
 from mnnconvert.frontends.onnx.node import OnnxNode, ValueList
 from mnnconvert.frontends.onnx.registry import RULES, Rule, find
 from mnnconvert.frontends.onnx.signature import faults, float_operands
 from mnnconvert.frontends.onnx.source_types import result_types
-from mnnconvert.frontends.onnx.tensors import INT32_MAX, NAMES, graph_type, tensor_of, to_graph_type
+from mnnconvert.frontends.onnx.tensors import NAMES, graph_type, tensor_of
 from mnnconvert.ir import Builder, Dim, Graph, Shape, Tensor, Value
 from mnnconvert.ir.types import merge
 from mnnconvert.ops.plugin import load_plugins

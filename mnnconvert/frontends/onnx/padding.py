@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from mnnconvert.frontends.common.compose import calc
 from mnnconvert.frontends.onnx.arrange import size_of
-from mnnconvert.frontends.onnx.compose import calc
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.run_time import element, on_every_axis, pairs_of, vector_of

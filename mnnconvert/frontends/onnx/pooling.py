@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import calc
+from mnnconvert.frontends.common.compose import calc
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.run_time import interleaved

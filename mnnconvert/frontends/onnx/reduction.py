@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import apply, calc, cast
-from mnnconvert.frontends.onnx.moves import clip, part, reduced, size_of, sliced, unsqueezed
+from mnnconvert.frontends.common.compose import apply, calc, cast
+from mnnconvert.frontends.common.moves import clip, part, reduced, size_of, sliced, unsqueezed
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.run_time import Split3

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mnnconvert.frontends.common.compose import calc, cast, choose
+from mnnconvert.frontends.common.moves import permuted
 from mnnconvert.frontends.onnx.arrange import size_of
-from mnnconvert.frontends.onnx.compose import calc, cast, choose, permute
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.ir import F32, I32, Builder, Value
 from mnnconvert.ops.arrange import Concat
@@ -91,4 +92,4 @@ def on_every_axis(b: Builder, values: Value, axes: Value, rank: int) -> Value:
 
 def pairs_of(b: Builder, amounts: Value) -> Value:
     """[2, rank] amounts before and after as the operand of Padding."""
-    return b.add(Reshape((-1,)), permute(b, amounts, (1, 0)))
+    return b.add(Reshape((-1,)), permuted(b, amounts, (1, 0)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mnnconvert.frontends.common.compose import calc, cast, widened
 from mnnconvert.frontends.onnx.arrange import size_of
-from mnnconvert.frontends.onnx.compose import calc, cast, widened
 from mnnconvert.frontends.onnx.gather import axis_size, from_start
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op

@@ -6,9 +6,9 @@ from itertools import permutations
 
 import numpy as np
 
+from mnnconvert.frontends.common.compose import apply, calc, cast, widened
+from mnnconvert.frontends.common.moves import part, permuted, reduced, reshaped, size_product, unsqueezed
 from mnnconvert.frontends.onnx.arrange import size_of
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, widened
-from mnnconvert.frontends.onnx.moves import part, permuted, reduced, reshaped, size_product, unsqueezed
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.run_time import count_up, spread

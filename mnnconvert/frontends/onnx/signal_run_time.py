@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from mnnconvert.frontends.common.compose import apply, calc, cast, choose
+from mnnconvert.frontends.common.moves import unsqueezed
 from mnnconvert.frontends.onnx.arrange import size_of
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, choose
-from mnnconvert.frontends.onnx.moves import unsqueezed
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.run_time import Split3, count_up, scalar, spread, vector_of
 from mnnconvert.ir import F32, I32, Builder, Value

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import apply, calc, cast
-from mnnconvert.frontends.onnx.moves import clip, permuted
+from mnnconvert.frontends.common.compose import apply, calc, cast
+from mnnconvert.frontends.common.moves import clip, permuted
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.steps import decoded
 from mnnconvert.ir import F32, Builder, Dim, Value

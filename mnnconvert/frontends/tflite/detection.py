@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, reshape
-from mnnconvert.frontends.onnx.moves import reduced, sliced, squeezed, unsqueezed
+from mnnconvert.frontends.common.compose import apply, calc, cast, reshape
+from mnnconvert.frontends.common.moves import reduced, sliced, squeezed, unsqueezed
 from mnnconvert.frontends.tflite.model import MISTAKES
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op

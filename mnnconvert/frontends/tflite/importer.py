@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mnnconvert.errors import ConversionError, Diagnostic, MnnConvertError
-from mnnconvert.frontends.onnx.compose import cast
-from mnnconvert.frontends.onnx.moves import permuted
+from mnnconvert.frontends.common.compose import cast
+from mnnconvert.frontends.common.moves import permuted
 from mnnconvert.frontends.tflite import rules  # noqa: F401  (registers the rules)
 from mnnconvert.frontends.tflite.model import BAD, SourceGraph, SourceModel, SourceOperator, SourceTensor
 from mnnconvert.frontends.tflite.node import TfliteNode

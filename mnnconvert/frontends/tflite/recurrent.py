@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import along, apply, calc, reshape
-from mnnconvert.frontends.onnx.moves import clip, permuted, reduced, sliced, squeezed, unsqueezed
+from mnnconvert.frontends.common.compose import along, apply, calc, reshape
+from mnnconvert.frontends.common.moves import clip, permuted, reduced, sliced, squeezed, unsqueezed
 from mnnconvert.frontends.tflite.compose import ACTIVATIONS, FIX_SIZES, activated, known_rank
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op

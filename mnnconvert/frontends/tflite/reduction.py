@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mnnconvert.frontends.onnx.compose import along, apply, calc, cast
-from mnnconvert.frontends.onnx.moves import squeezed
+from mnnconvert.frontends.common.compose import along, apply, calc, cast
+from mnnconvert.frontends.common.moves import squeezed
 from mnnconvert.frontends.tflite.compose import ACTIVATIONS, axis_of, channels_first, channels_last, known_rank
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.moves import permuted
+from mnnconvert.frontends.common.moves import permuted
 from mnnconvert.frontends.tflite.compose import FIX_SIZES, channels_first, channels_last, known_rank
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op

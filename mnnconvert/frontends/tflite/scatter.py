@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import calc, cast, choose, reshape
-from mnnconvert.frontends.onnx.moves import reduced, size_of, sliced, unsqueezed
+from mnnconvert.frontends.common.compose import calc, cast, choose, reshape
+from mnnconvert.frontends.common.moves import reduced, size_of, sliced, unsqueezed
 from mnnconvert.frontends.tflite.compose import FIX_SIZES, known_rank
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import calc, cast
-from mnnconvert.frontends.onnx.moves import reshaped
+from mnnconvert.frontends.common.compose import calc, cast
+from mnnconvert.frontends.common.moves import reshaped
 from mnnconvert.frontends.tflite.compose import activated, axis_of, known_rank
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op

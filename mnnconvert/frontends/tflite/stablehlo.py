@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, choose, narrowed, reshape, widened
-from mnnconvert.frontends.onnx.moves import permuted, reshaped
+from mnnconvert.frontends.common.compose import apply, calc, cast, choose, narrowed, reshape, widened
+from mnnconvert.frontends.common.moves import permuted, reshaped
 from mnnconvert.frontends.tflite.compose import FIX_SIZES, known_rank
 from mnnconvert.frontends.tflite.control import subgraph
 from mnnconvert.frontends.tflite.elementwise import convert

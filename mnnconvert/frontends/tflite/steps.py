@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.coded_weights import weight as coded_weight
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, single
-from mnnconvert.frontends.onnx.tensors import to_graph_type
+from mnnconvert.frontends.common.coded_weights import weight as coded_weight
+from mnnconvert.frontends.common.compose import apply, calc, cast, single
+from mnnconvert.frontends.common.tensors import to_graph_type
 from mnnconvert.frontends.tflite.model import SourceTensor
 from mnnconvert.frontends.tflite.types import port_type
 from mnnconvert.ir import F32, ArrayTensor, Builder, HalfTensor, LazyTensor, Steps, Tensor, Value
