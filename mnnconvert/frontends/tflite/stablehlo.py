@@ -66,7 +66,7 @@ def binary(b: Builder, n: TfliteNode) -> Value:
 def remainder(b: Builder, n: TfliteNode) -> Value:
     """With the sign of the dividend. On integers MNN's two names are exchanged."""
     x, y = n.input(0), n.input(1)
-    return calc(b, "MOD" if x.dtype == F32 else "FLOORMOD", x, y)
+    return cast(b, calc(b, "MOD" if x.dtype == F32 else "FLOORMOD", widened(b, x), widened(b, y)), x.dtype)
 
 
 @tflite_op(*_names(dict(LOGIC)))

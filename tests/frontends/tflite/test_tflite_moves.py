@@ -103,7 +103,7 @@ def test_reverse_sequence(tmp_path):
     check(one("REVERSE_SEQUENCE", [F, lengths], [T()], "ReverseSequenceOptions", seqDim=1, batchDim=0), tmp_path)
 
 
-@pytest.mark.parametrize(("axis", "batch"), [(1, 1), (2, 1), (3, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize(("axis", "batch"), [(1, 1), (2, 1), (3, 1), (2, 2), (3, 2), (2, -1)])
 def test_gather_of_batches(axis, batch, tmp_path):
     indices = const(np.array([[1, 0, 2], [2, 1, 0]]) % F.shape[axis])
     check(one("GATHER", [F, indices], [T()], "GatherOptions", axis=axis, batchDims=batch), tmp_path)
