@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mnnconvert.frontends.common.compose import calc, reshape
+from mnnconvert.frontends.common.compose import calc, cast, reshape
 from mnnconvert.frontends.common.moves import permuted
 from mnnconvert.frontends.onnx.fold import columns_to_image
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
-from mnnconvert.frontends.onnx.spatial import FIX_SIZES, cast, vector, with_axis, without_axis
+from mnnconvert.frontends.onnx.spatial import FIX_SIZES, vector, with_axis, without_axis
 from mnnconvert.ir import F32, I32, Builder, Value
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.deconvolution import Col2Im, Deconvolution

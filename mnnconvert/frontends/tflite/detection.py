@@ -8,13 +8,13 @@ import numpy as np
 
 from mnnconvert.frontends.common.compose import apply, calc, cast, reshape
 from mnnconvert.frontends.common.moves import reduced, sliced, squeezed, unsqueezed
+from mnnconvert.frontends.common.run_time import count_up, scalar
 from mnnconvert.frontends.tflite.model import BAD, MISTAKES
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
 from mnnconvert.ir import F32, Builder, Value
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.gather import GatherV2
-from mnnconvert.ops.generators import Range
 from mnnconvert.ops.reduction import ArgMax
 from mnnconvert.ops.scatter import ScatterNd
 from mnnconvert.ops.search import NonMaxSuppressionV2
@@ -71,7 +71,7 @@ def detection_postprocess(b: Builder, n: TfliteNode) -> tuple[Value, ...]:
     limits = b.ints(most), b.floats(options.get("nms_iou_threshold", 0.5)), b.floats(least)
     kept = b.add(NonMaxSuppressionV2(), boxes, best, *limits)
     number = b.add(ShapeOf(), kept)
-    places = reshape(b, b.add(Range(), b.ints(0), reshape(b, number, ()), b.ints(1)), (-1, 1))
+    places = reshape(b, count_up(b, scalar(b, number)), (-1, 1))
     results = []
     for table in (boxes, cast(b, b.add(ArgMax(1), every), F32), best):
         rows = b.add(GatherV2(), table, kept, b.ints(0))
