@@ -22,6 +22,7 @@ from mnnconvert.ops.plugin import load_plugins
 
 UNNAMED = ("", "?", "-1", "None", "unk", "unknown")  # placeholders that exporters write for any open size
 BAD = "bad-onnx-node"
+DEEPEST = 100  # functions inside functions
 MOST_CALLS = 20_000  # functions that call functions grow exponentially
 NODES_NAMED = 3  # nodes named per unsupported op
 
@@ -397,8 +398,10 @@ class Scope:
         if (function.domain, function.name) in self.calls:
             raise ConversionError.of("bad-onnx-file", f"the function '{function.name}' calls itself")
         self.importer.calls += 1
-        if self.importer.calls > MOST_CALLS:
-            raise ConversionError.of("too-large", f"the functions of the model are called more than {MOST_CALLS} times")
+        if len(self.calls) >= DEEPEST or self.importer.calls > MOST_CALLS:
+            raise ConversionError.of(
+                "too-large", f"functions call each other more than {DEEPEST} deep, or {MOST_CALLS} times"
+            )
 
 
 class SubgraphScope(Scope):

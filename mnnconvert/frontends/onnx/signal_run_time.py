@@ -73,9 +73,8 @@ def short_time_transform(b: Builder, n: OnnxNode) -> Value:
     if parts not in (1, 2):
         raise n.refuse("STFT needs a signal [batch, length, 1 or 2]")
     window = n.optional(2)
-    length = (
-        scalar(b, n.input(3)) if n.has(3) else scalar_size(b, window if window is not None else x, 0 if window else 1)
-    )
+    framed, axis = (x, 1) if window is None else (window, 0)
+    length = scalar(b, n.input(3)) if n.has(3) else scalar_size(b, framed, axis)
     step = scalar(b, n.input(1))
     count = calc(b, "ADD", calc(b, "FLOORDIV", calc(b, "SUB", scalar_size(b, x, 1), length), step), 1)
     starts = calc(b, "MUL", spread(b, count_up(b, count), 0, 2), step)

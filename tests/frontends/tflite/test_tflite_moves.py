@@ -163,6 +163,13 @@ def test_local_response_normalization(radius, tmp_path):
     check(one("LOCAL_RESPONSE_NORMALIZATION", [T((2, 3, 4, 9))], [T()], options, **fields), tmp_path)
 
 
+def test_positions_of_integers_that_floats_cannot_tell_apart(tmp_path):
+    x = {"t0": np.array([[2**24, 2**24 + 1, 5], [-(2**24), -7, -(2**24) - 1]], np.int32)}
+    for name, options in (("ARG_MAX", "ArgMaxOptions"), ("ARG_MIN", "ArgMinOptions")):
+        content = one(name, [T((2, 3), "int32"), const(1)], [T((), "int32")], options, outputType=2)
+        check(content, tmp_path, x, peer=True)
+
+
 @pytest.mark.parametrize("axis", [0, 2, -1])
 def test_positions_of_extremes(axis, tmp_path):
     fields = {"outputType": 2}
