@@ -1,10 +1,8 @@
-"""Searches in a defined order: largest elements, distinct elements, positions of extremes."""
+"""Searches in a defined order: largest elements, distinct elements."""
 
 from __future__ import annotations
 
-from mnnconvert.frontends.common.compose import calc, cast
-from mnnconvert.frontends.common.moves import reduced
-from mnnconvert.ir import F32, I32, Builder, Value
+from mnnconvert.ir import Builder, Value
 from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.search import TopKV2
 from mnnconvert.ops.shape import ShapeOf
@@ -29,11 +27,3 @@ def by_occurrence(b: Builder, values: Value, first: Value, inverse: Value, count
         b.add(GatherV2(), place, inverse),
         b.add(GatherV2(), counts, order),
     )
-
-
-def comparable(b: Builder, x: Value, axis: int, largest: bool) -> Value:
-    """Floats with their extremes in the places where those of x are: int32 does not fit into float32."""
-    if x.dtype != I32:
-        return cast(b, x, F32)
-    top = reduced(b, "MAXIMUM" if largest else "MINIMUM", x, axis)
-    return cast(b, calc(b, "EQUAL" if largest else "NOTEQUAL", x, top), F32)

@@ -8,7 +8,6 @@ import numpy as np
 
 from mnnconvert.frontends.common.compose import apply, calc, cast
 from mnnconvert.frontends.common.moves import clip, part, size_of, sliced, unsqueezed
-from mnnconvert.frontends.common.search import comparable
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.run_time import Split3
@@ -94,7 +93,7 @@ def reduce_log_sum_exp(b: Builder, n: OnnxNode) -> Value:
 def position_of_extreme(b: Builder, n: OnnxNode) -> Value:
     """The first of equals, or the last: the axis is turned around and the position counted from its end."""
     axis, largest = n.attr("axis", 0), n.op_type == "ArgMax"
-    x = comparable(b, n.input(0), axis, largest)
+    x = n.input(0)
     if x.rank is not None:
         axis = _axis(n, axis, max(x.rank, 1))
     if x.rank == 0:
