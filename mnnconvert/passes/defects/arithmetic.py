@@ -38,7 +38,7 @@ def _order(b: Builder, node: Node) -> Made:
 
 
 def _equality(b: Builder, node: Node) -> Made:
-    """EQUAL as the opposite of NOTEQUAL, one operand in full shape. Bits do where one is known and holds no 0 or NaN."""
+    """EQUAL as the opposite of NOTEQUAL, one operand in full shape. Bits do where one is known, without 0 and NaN."""
     op, (x, y) = node.op, node.inputs
     if not isinstance(op, Binary) or op.function not in ("EQUAL", "NOTEQUAL") or x.dtype != F32 or op.activation:
         return None
