@@ -172,11 +172,11 @@ class _Sinking:
         return result
 
     def _constant(self, b: Builder, value: Value, order: Order) -> Value | None:
+        if (value.rank or 0) > len(order):
+            return None
         if _is_single(value):
             return value if (value.rank or 0) <= 1 or value.tensor is None else b.constant(_array(value).reshape(()))
         array = _array(value)
-        if array.ndim > len(order):
-            return None
         full = array.reshape((1,) * (len(order) - array.ndim) + array.shape)
         return b.constant(np.ascontiguousarray(full.transpose(_inverse(order))))
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.frontends.tflite.model import SourceGraph, SourceModel, SourceTensor, load
+from mnnconvert.frontends.tflite.model import ABSENT, SourceGraph, SourceModel, SourceTensor, load
 from mnnconvert.frontends.tflite.state import SUFFIX, VARIABLE_OPS, state_name, variable_names
 from mnnconvert.frontends.tflite.steps import RANGES, decoded
 from mnnconvert.verify.engines import TensorInfo
@@ -56,8 +56,9 @@ def twin_of(path: Path, exact: bool = True) -> Twin:
     twin = Twin(path.read_bytes(), inputs, outputs)
     called = {i: info.name for info, i in outputs}
     for operator in main.operators:
-        if operator.name == DETECTOR and operator.outputs[3] in called:
-            twin.counted |= {called[i]: called[operator.outputs[3]] for i in operator.outputs[:3] if i in called}
+        *rows, count = operator.outputs[:4] if operator.name == DETECTOR else (ABSENT,)
+        if count in called:
+            twin.counted |= {called[i]: called[count] for i in rows if i in called}
     for index in _variable_tensors(main):
         name = state_name(main.tensors[index], index)
         inputs.append((_info(name, main, index), index))
@@ -80,8 +81,9 @@ def _info(name: str, graph: SourceGraph, index: int) -> TensorInfo:
 def _step_of_floats(graph: SourceGraph, index: int) -> float:
     """The scale of the codes that floats are decoded from, be it before they are moved; 0 for others."""
     makers = {o.outputs[0]: o for o in graph.operators if o.outputs and o.inputs}
-    while index in makers and makers[index].name in VIEWS:
-        index = makers[index].inputs[0]
+    for _ in range(len(makers)):
+        if index in makers and makers[index].name in VIEWS:
+            index = makers[index].inputs[0]
     if index not in makers or makers[index].name != "DEQUANTIZE":
         return 0.0
     source = graph.tensors[makers[index].inputs[0]]

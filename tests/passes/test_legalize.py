@@ -41,11 +41,28 @@ BOXES = np.random.default_rng(1).random((30, 4)).astype(np.float32)
 
 
 SIGNED = np.array([-3, -1, -2, 0, 2, -1], np.float32)
+ZEROS = np.array([0, -0.0, np.nan, 2, np.inf], np.float32)
 TRUTH = ints([[4, 0, 0, -3], [0, 0, -5, 1]])
 
 # what is computed, and its inputs
 CASES = {
     "less": (lambda op, x, other: op.LESS(x, other), {"x": SIGNED, "other": SIGNED[::-1].copy()}),
+    "equal": (
+        lambda op, x, other: (op.EQUAL(x, other), op.EQUAL(x, op.constant(ZEROS[:1]))),
+        {"x": ZEROS, "other": -ZEROS},
+    ),
+    "outer-equal": (
+        lambda op, x, other: (op.EQUAL(x, other), op.NOTEQUAL(x, other)),
+        {"x": SIGNED.reshape(2, 3, 1), "other": -SIGNED[:4]},
+    ),
+    "equal-rows": (
+        lambda op, x, other: op.EQUAL(x, other),
+        {"x": SIGNED.reshape(2, 3), "other": -SIGNED[[3, 0]].reshape(2, 1)},
+    ),
+    "top-of-both-zeros": (
+        _top(3),
+        {"x": np.array([[-1, 0, -0.0, 0, -0.0, -2], [0, -0.0, 1, 0, -1, -0.0]], np.float32)},
+    ),
     "outer-greater": (
         lambda op, x, other: (op.GREATER(x, other), op.GREATEREQUAL(other, x), op.LESSEQUAL(x, other)),
         {"x": SIGNED.reshape(2, 3, 1), "other": noise(1, 5) - 1},
@@ -233,6 +250,7 @@ UNTOUCHED = {
         lambda op, x: op.MUL(op.ArgMax(x, axis=1), op.constant(ints([9]))),
         {"x": noise(2, 3)},
     ),
+    "equal-to-one": (lambda op, x: op.EQUAL(x, op.constant(np.array([1, np.inf], np.float32))), {"x": noise(3, 2)}),
     "half-of-whole": (lambda op, x: op.REALDIV(x, op.constant(ints(2))), {"x": TRUTH}),
     "run-time-axes": (lambda op, x, a: op.Unsqueeze(x, a), {"x": noise(2, 3), "a": ints([0, -1])}),
     "cubic-aligned": (

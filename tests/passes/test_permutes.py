@@ -168,3 +168,10 @@ def test_a_value_that_others_read_keeps_its_order():
         return op.add(FIRST, y), y
 
     assert sorted(sunk(make, IMAGE)) == ["Permute", "SIGMOID"]
+
+
+def test_a_number_of_higher_rank_keeps_its_rank():
+    def make(op, x):
+        return op.add(Reduction("SUM", (0,), False), op.Add(op.add(Permute((1, 0)), x), op.constant(noise(1, 1, 1, 1))))
+
+    sunk(make, (2, 3), rtol=1e-6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, choose, single, widened
+from mnnconvert.frontends.common.compose import apply, calc, cast, choose, single, widened
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.ir import F32, Builder, Value

@@ -6,31 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import calc, cast, widened
+from mnnconvert.frontends.common.compose import calc, cast, widened
+from mnnconvert.frontends.common.run_time import scalar_size
+from mnnconvert.frontends.common.tensors import INT32_MAX, INT32_MIN
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
-from mnnconvert.frontends.onnx.tensors import INT32_MAX, INT32_MIN
 from mnnconvert.ir import Builder, Dim, Value
 from mnnconvert.ir.types import normal_axis
 from mnnconvert.ops.arrange import BroadcastTo, Concat, ReverseSequence, Tile
 from mnnconvert.ops.elementwise import Select
 from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.generators import Range
-from mnnconvert.ops.shape import Rank, Reshape, ShapeOf, Unsqueeze
+from mnnconvert.ops.shape import Reshape, Unsqueeze
 from mnnconvert.ops.slicing import Slice, StridedSlice
-
-
-def size_of(b: Builder, x: Value, axis: int) -> Value:
-    """A size of x as an int32 scalar: a constant where it is known. The rank of x may be unknown."""
-    place = b.ints(axis)
-    if x.shape is not None:
-        axis = normal_axis(axis, len(x.shape))
-        size, place = x.shape[axis], b.ints(axis)
-        if isinstance(size, int):
-            return b.ints(size)
-    elif axis < 0:
-        place = calc(b, "ADD", b.add(Rank(), x), axis)
-    return b.add(GatherV2(), b.add(ShapeOf(), x), place, b.ints(0))
 
 
 @onnx_op("Concat")
@@ -76,7 +64,7 @@ def _equal_parts(b: Builder, n: OnnxNode, x: Value, axis: int, size: Dim) -> tup
         part = -(-size // count)
         sizes = tuple(max(0, min(part, size - i * part)) for i in range(count))
         return _sized_parts(b, x, axis, sizes)
-    part_size = calc(b, "FLOORDIV", calc(b, "ADD", size_of(b, x, axis), count - 1), count)
+    part_size = calc(b, "FLOORDIV", calc(b, "ADD", scalar_size(b, x, axis), count - 1), count)
     cuts = [b.add(Unsqueeze((0,)), calc(b, "MUL", part_size, i)) for i in range(count + 1)]
     return tuple(_cut(b, x, axis, cuts[i], cuts[i + 1]) for i in range(count))
 
@@ -150,8 +138,8 @@ def trilu(b: Builder, n: OnnxNode) -> Value:
     """The upper or lower triangle: a comparison of row and column numbers selects x or 0."""
     x = n.input(0)
     k = b.ints(0) if not n.has(1) else b.add(Reshape(()), n.input(1))
-    rows = b.add(Range(), b.ints(0), size_of(b, x, -2), b.ints(1))
-    columns = b.add(Range(), b.ints(0), size_of(b, x, -1), b.ints(1))
+    rows = b.add(Range(), b.ints(0), scalar_size(b, x, -2), b.ints(1))
+    columns = b.add(Range(), b.ints(0), scalar_size(b, x, -1), b.ints(1))
     offset = calc(b, "SUB", columns, b.add(Unsqueeze((1,)), rows))
     inside = calc(b, "GREATER_EQUAL" if n.attr("upper", 1) else "LESS_EQUAL", offset, k)
     wide = widened(b, x)

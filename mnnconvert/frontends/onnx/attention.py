@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, chain, choose, permute, reshape
+from mnnconvert.frontends.common.compose import apply, calc, cast, chain, choose, reshape
+from mnnconvert.frontends.common.moves import permuted
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.ir import I32, Builder, Value
@@ -42,12 +43,12 @@ class Scores:
 
 def split_heads(b: Builder, x: Value, heads: int) -> Value:
     """[batch, length, heads * size] -> [batch, heads, length, size]."""
-    return permute(b, reshape(b, x, (0, 0, heads, -1)), (0, 2, 1, 3))
+    return permuted(b, reshape(b, x, (0, 0, heads, -1)), (0, 2, 1, 3))
 
 
 def merge_heads(b: Builder, x: Value) -> Value:
     """[batch, heads, length, size] -> [batch, length, heads * size]."""
-    return reshape(b, permute(b, x, (0, 2, 1, 3)), (0, 0, -1))
+    return reshape(b, permuted(b, x, (0, 2, 1, 3)), (0, 0, -1))
 
 
 def repeat_heads(b: Builder, n: OnnxNode, x: Value, heads: int | str | None) -> Value:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from mnnconvert.frontends.onnx.compose import cast, narrowed, widened
-from mnnconvert.frontends.onnx.integers import refuse_wide_constant
-from mnnconvert.frontends.onnx.narrow import (
+from mnnconvert.frontends.common.compose import cast, narrowed, widened
+from mnnconvert.frontends.common.narrow import (
     BITS,
     FLOATS,
     SCALE,
@@ -14,6 +13,7 @@ from mnnconvert.frontends.onnx.narrow import (
     to_scale,
     wrapped,
 )
+from mnnconvert.frontends.onnx.integers import refuse_wide_constant
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.tensors import NAMES, graph_type

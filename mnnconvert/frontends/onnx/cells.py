@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from mnnconvert.frontends.onnx.compose import apply, calc, choose
+from mnnconvert.frontends.common.compose import apply, calc, choose
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.ir import Builder, Value
 from mnnconvert.ops.activation import ELU, ReLU

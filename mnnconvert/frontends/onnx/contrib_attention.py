@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mnnconvert.frontends.common.compose import calc, chain, reshape
 from mnnconvert.frontends.onnx.attention import (
     Masks,
     head_scale,
@@ -16,7 +17,6 @@ from mnnconvert.frontends.onnx.attention import (
     scores,
     split_heads,
 )
-from mnnconvert.frontends.onnx.compose import calc, chain, reshape
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.normalization import EPSILON, layer_norm
 from mnnconvert.frontends.onnx.registry import onnx_op

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.coded_weights import with_rows
-from mnnconvert.frontends.onnx.compose import apply, calc, single
-from mnnconvert.frontends.onnx.moves import clip
+from mnnconvert.frontends.common.coded_weights import with_rows
+from mnnconvert.frontends.common.compose import apply, calc, single
+from mnnconvert.frontends.common.moves import clip
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.spatial import (

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import calc, reshape
-from mnnconvert.frontends.onnx.moves import permuted, sliced
+from mnnconvert.frontends.common.compose import calc, reshape
+from mnnconvert.frontends.common.moves import permuted, sliced
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.spatial import FIX_SIZES, Window, window

@@ -8,8 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import calc
-from mnnconvert.frontends.onnx.moves import Part, part, permuted, reduced, reshaped, size_product, squeezed, unsqueezed
+from mnnconvert.frontends.common.compose import calc
+from mnnconvert.frontends.common.moves import (
+    Part,
+    part,
+    permuted,
+    reduced,
+    reshaped,
+    size_product,
+    squeezed,
+    unsqueezed,
+)
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.ir import F32, Builder, Value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mnnconvert.frontends.onnx.compose import (
+from mnnconvert.frontends.common.compose import (
     apply,
     calc,
     cast,

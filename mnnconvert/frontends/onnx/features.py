@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import calc, cast, chain
-from mnnconvert.frontends.onnx.moves import reduced, reshaped, sliced, unsqueezed
+from mnnconvert.frontends.common.compose import calc, cast, chain
+from mnnconvert.frontends.common.moves import reduced, reshaped, sliced, unsqueezed
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.ir import F32, I32, Builder, Value

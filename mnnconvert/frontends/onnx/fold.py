@@ -6,10 +6,9 @@ block, where the window that would put it there exists.
 
 from __future__ import annotations
 
-from mnnconvert.frontends.onnx.arrange import size_of
-from mnnconvert.frontends.onnx.compose import calc, cast, chain
+from mnnconvert.frontends.common.compose import calc, cast, chain
+from mnnconvert.frontends.common.run_time import count_up, element, scalar_size, spread, vector_of
 from mnnconvert.frontends.onnx.node import OnnxNode
-from mnnconvert.frontends.onnx.run_time import count_up, element, spread, vector_of
 from mnnconvert.frontends.onnx.spatial import vector
 from mnnconvert.ir import F32, Builder, Value
 from mnnconvert.ops.arrange import Concat
@@ -24,15 +23,15 @@ def columns_to_image(b: Builder, n: OnnxNode, count: int) -> Value:
     image, block = ([element(b, n.input(i), axis) for axis in range(count)] for i in (1, 2))
     pixels, elements = chain(b, "MUL", image), chain(b, "MUL", block)
     place, inside = _sources(b, n, image, block)
-    columns = size_of(b, x, 2)
+    columns = scalar_size(b, x, 2)
     own = calc(b, "MUL", spread(b, count_up(b, elements), 0, 2), columns)
     flat = calc(b, "MUL", calc(b, "ADD", own, place), inside)
     minus = b.ints(-1)
-    rows = b.add(Reshape(), x, vector_of(b, [size_of(b, x, 0), minus, calc(b, "MUL", elements, columns)]))
+    rows = b.add(Reshape(), x, vector_of(b, [scalar_size(b, x, 0), minus, calc(b, "MUL", elements, columns)]))
     picked = b.add(GatherV2(), rows, b.add(Reshape((-1,)), flat), b.ints(2))
-    picked = b.add(Reshape(), picked, vector_of(b, [size_of(b, x, 0), minus, elements, pixels]))
+    picked = b.add(Reshape(), picked, vector_of(b, [scalar_size(b, x, 0), minus, elements, pixels]))
     total = b.add(Reduction("SUM", (2,), False), calc(b, "MUL", picked, cast(b, inside, F32)))
-    return b.add(Reshape(), total, b.add(Concat(0), vector_of(b, [size_of(b, x, 0), minus]), vector_of(b, image)))
+    return b.add(Reshape(), total, b.add(Concat(0), vector_of(b, [scalar_size(b, x, 0), minus]), vector_of(b, image)))
 
 
 def _sources(b: Builder, n: OnnxNode, image: list[Value], block: list[Value]) -> tuple[Value, Value]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.arrange import size_of
-from mnnconvert.frontends.onnx.compose import calc, cast, widened
+from mnnconvert.frontends.common.compose import calc, cast, widened
+from mnnconvert.frontends.common.run_time import scalar_size
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.ir import F32, I32, Builder, Dim, Value
@@ -73,7 +73,7 @@ def _with_batch(b: Builder, x: Value, indices: Value, batch: int) -> Value:
     zeros = calc(b, "MUL", b.add(StridedSlice(), indices, b.ints([0]), b.ints([1]), last), 0)
     columns = []
     for i in range(batch):
-        steps = b.add(Range(), b.ints(0), size_of(b, x, i), b.ints(1))
+        steps = b.add(Range(), b.ints(0), scalar_size(b, x, i), b.ints(1))
         columns.append(calc(b, "ADD", zeros, b.add(Reshape(tuple(-1 if j == i else 1 for j in range(rank))), steps)))
     return b.add(Concat(rank - 1), *columns, indices)
 

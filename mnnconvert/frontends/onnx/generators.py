@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import cast, widened
+from mnnconvert.frontends.common.compose import cast, widened
+from mnnconvert.frontends.common.tensors import to_graph_type
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
-from mnnconvert.frontends.onnx.tensors import graph_type, to_graph_type
+from mnnconvert.frontends.onnx.tensors import graph_type
 from mnnconvert.ir import ArrayTensor, Builder, Value
 from mnnconvert.ops.generators import EyeLike, Fill, RandomNormal, RandomUniform, Range
 from mnnconvert.ops.shape import Reshape, ShapeOf

@@ -9,18 +9,20 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError, Diagnostic, MnnConvertError
+from mnnconvert.frontends.common.tensors import INT32_MAX, to_graph_type
 from mnnconvert.frontends.onnx import functions, rules  # noqa: F401  (registers the rules)
 from mnnconvert.frontends.onnx.node import OnnxNode, ValueList
 from mnnconvert.frontends.onnx.registry import RULES, Rule, find
 from mnnconvert.frontends.onnx.signature import faults, float_operands
 from mnnconvert.frontends.onnx.source_types import result_types
-from mnnconvert.frontends.onnx.tensors import INT32_MAX, NAMES, graph_type, tensor_of, to_graph_type
+from mnnconvert.frontends.onnx.tensors import NAMES, graph_type, tensor_of
 from mnnconvert.ir import Builder, Dim, Graph, Shape, Tensor, Value
 from mnnconvert.ir.types import merge
 from mnnconvert.ops.plugin import load_plugins
 
 UNNAMED = ("", "?", "-1", "None", "unk", "unknown")  # placeholders that exporters write for any open size
 BAD = "bad-onnx-node"
+DEEPEST = 100  # functions inside functions
 MOST_CALLS = 20_000  # functions that call functions grow exponentially
 NODES_NAMED = 3  # nodes named per unsupported op
 
@@ -396,8 +398,10 @@ class Scope:
         if (function.domain, function.name) in self.calls:
             raise ConversionError.of("bad-onnx-file", f"the function '{function.name}' calls itself")
         self.importer.calls += 1
-        if self.importer.calls > MOST_CALLS:
-            raise ConversionError.of("too-large", f"the functions of the model are called more than {MOST_CALLS} times")
+        if len(self.calls) >= DEEPEST or self.importer.calls > MOST_CALLS:
+            raise ConversionError.of(
+                "too-large", f"functions call each other more than {DEEPEST} deep, or {MOST_CALLS} times"
+            )
 
 
 class SubgraphScope(Scope):

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.coded_weights import BITS, weight
-from mnnconvert.frontends.onnx.compose import apply, calc, cast
+from mnnconvert.frontends.common.coded_weights import BITS, weight
+from mnnconvert.frontends.common.compose import apply, calc, cast
+from mnnconvert.frontends.common.moves import reshaped
 from mnnconvert.frontends.onnx.matmul import transposed
-from mnnconvert.frontends.onnx.moves import reshaped
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.quantization import dynamic_scheme, integer_kind, leaving, saturated
 from mnnconvert.frontends.onnx.registry import onnx_op

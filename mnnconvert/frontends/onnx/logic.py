@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, choose, narrowed, widened
+from mnnconvert.frontends.common.compose import apply, calc, cast, choose, narrowed, widened
 from mnnconvert.frontends.onnx.elementwise import aligned
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op

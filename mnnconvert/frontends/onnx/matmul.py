@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mnnconvert.frontends.onnx.compose import calc
-from mnnconvert.frontends.onnx.moves import permuted, reduced, squeezed, unsqueezed
+from mnnconvert.frontends.common.compose import calc
+from mnnconvert.frontends.common.moves import permuted, reduced, squeezed, unsqueezed
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.ir import F32, I32, Builder, Value

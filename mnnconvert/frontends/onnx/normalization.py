@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import along, apply, calc, channels, choose, reshape, single
+from mnnconvert.frontends.common.compose import along, apply, calc, channels, choose, reshape, single
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.ir import Builder, Value

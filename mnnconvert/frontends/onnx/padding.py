@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.arrange import size_of
-from mnnconvert.frontends.onnx.compose import calc
+from mnnconvert.frontends.common.compose import calc, cast
+from mnnconvert.frontends.common.run_time import element, scalar_size, vector_of
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
-from mnnconvert.frontends.onnx.run_time import element, on_every_axis, pairs_of, vector_of
-from mnnconvert.frontends.onnx.spatial import FIX_SIZES, cast
+from mnnconvert.frontends.onnx.run_time import on_every_axis, pairs_of
+from mnnconvert.frontends.onnx.spatial import FIX_SIZES
 from mnnconvert.ir import F32, I32, Builder, Dim, Value
 from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.generators import Range
@@ -160,7 +160,7 @@ def _wrapped_by(b: Builder, n: OnnxNode, x: Value, amounts: Value) -> Value:
     before, after = (element(b, amounts, i) for i in range(2))
     for axis in range(x.rank):
         (front, cut), (back, cut_back) = (_parted(b, element(b, v, axis)) for v in (before, after))
-        size = calc(b, "SUB", size_of(b, x, axis), calc(b, "ADD", cut, cut_back))
+        size = calc(b, "SUB", scalar_size(b, x, axis), calc(b, "ADD", cut, cut_back))
         first = calc(b, "SUB", b.ints(0), front)
         places = b.add(Range(), first, calc(b, "ADD", size, back), b.ints(1))
         x = b.add(GatherV2(), x, calc(b, "ADD", calc(b, "MOD", places, size), cut), b.ints(axis))
@@ -190,7 +190,7 @@ def _centered(b: Builder, n: OnnxNode, x: Value, axes: Sequence[int]) -> Value:
     zero = b.ints(0)
     starts, ends, before, after = [], [], {}, {}
     for i, axis in enumerate(axes):
-        size = size_of(b, x, axis)
+        size = scalar_size(b, x, axis)
         more = calc(b, "SUB", element(b, n.input(1), i), size)
         first = calc(b, "FLOORDIV", calc(b, "ADD", more, calc(b, "LESS", more, 0)), 2)  # towards zero
         last = calc(b, "SUB", more, first)

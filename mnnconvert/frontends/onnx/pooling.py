@@ -13,14 +13,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import calc
+from mnnconvert.frontends.common.compose import calc, cast
+from mnnconvert.frontends.common.run_time import interleaved
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
-from mnnconvert.frontends.onnx.run_time import interleaved
 from mnnconvert.frontends.onnx.spatial import (
     FIX_SIZES,
     Window,
-    cast,
     spatial_sizes,
     vector,
     window,

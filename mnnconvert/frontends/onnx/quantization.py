@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.coded_weights import outputs_are_columns, weight
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, choose
-from mnnconvert.frontends.onnx.moves import clip, reshaped
-from mnnconvert.frontends.onnx.narrow import FLOATS, rounded, to_narrow_float
+from mnnconvert.frontends.common.coded_weights import weight
+from mnnconvert.frontends.common.compose import apply, calc, cast, choose
+from mnnconvert.frontends.common.moves import clip, reshaped
+from mnnconvert.frontends.common.narrow import FLOATS, rounded, to_narrow_float
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.tensors import NAMES
@@ -127,6 +127,16 @@ def dequantize_linear(b: Builder, n: OnnxNode) -> Value:
     return calc(b, "MUL", x if z is None else calc(b, "SUB", x, z), s)
 
 
+def _outputs_are_columns(n: OnnxNode) -> bool:
+    """Whether the matrix that this node makes is read as [inputs, outputs]: by MatMul, or by Gemm without transB."""
+    name = n.proto.output[0]
+    for node in n.scope.importer.model.graph.node:
+        if name in node.input:
+            flags = {a.name: a.i for a in node.attribute}
+            return bool(node.op_type == "MatMul" or (node.op_type == "Gemm" and not flags.get("transB")))
+    return False
+
+
 def _constant(b: Builder, n: OnnxNode, codes: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> Value:
     scale, zero = (np.asarray(v).astype(F32) for v in (scale, zero))
     zero = np.broadcast_to(zero.reshape(()), scale.shape) if zero.size == 1 else zero
@@ -135,7 +145,7 @@ def _constant(b: Builder, n: OnnxNode, codes: np.ndarray, scale: np.ndarray, zer
     kind = n.source_type(0)
     if kind == "float32" and n.has(2):  # codes that were computed when the model was read
         kind = n.source_type(2)
-    tensor = weight(codes, kind, scale, zero, axis, outputs_are_columns(n))
+    tensor = weight(codes, kind, scale, zero, axis, _outputs_are_columns(n))
     if tensor is None:
         spread = _spread(codes.shape, scale, axis), _spread(codes.shape, zero, axis)
         tensor = ArrayTensor(((codes.astype(F32) - spread[1]) * spread[0]).astype(F32))

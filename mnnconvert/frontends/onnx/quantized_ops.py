@@ -5,11 +5,11 @@ Most compute in float32 between a dequantisation and a quantisation; products of
 
 from __future__ import annotations
 
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, choose, single
+from mnnconvert.frontends.common.compose import apply, calc, cast, choose, single
+from mnnconvert.frontends.common.moves import permuted
 from mnnconvert.frontends.onnx.contrib_attention import attended
 from mnnconvert.frontends.onnx.integer_products import matrix_product, requantized, whole_numbers, zero_point
 from mnnconvert.frontends.onnx.matmul import transposed
-from mnnconvert.frontends.onnx.moves import permuted
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.pooling import averaged
 from mnnconvert.frontends.onnx.quantization import dequantized, quantized

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from mnnconvert.frontends.common.compose import calc, cast
 from mnnconvert.frontends.onnx.cells import Rule
-from mnnconvert.frontends.onnx.compose import calc, cast
 from mnnconvert.frontends.onnx.integer_products import exact_product, known_factor
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.quantization import dynamic_scheme, saturated

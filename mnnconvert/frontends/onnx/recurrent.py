@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from mnnconvert.frontends.common.compose import calc, choose
+from mnnconvert.frontends.common.moves import permuted
 from mnnconvert.frontends.onnx.cells import CELLS, LstmCell, Rule, parts, read_activations
-from mnnconvert.frontends.onnx.compose import calc, choose, permute
 from mnnconvert.frontends.onnx.control import run_loop, turns_over
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
@@ -31,7 +32,7 @@ def recurrent(b: Builder, n: OnnxNode) -> Results:
     if not layer.batch_first:
         return results
     y, *states = results
-    return permute(b, y, (2, 0, 1, 3)), *(permute(b, s, (1, 0, 2)) for s in states)
+    return permuted(b, y, (2, 0, 1, 3)), *(permuted(b, s, (1, 0, 2)) for s in states)
 
 
 class Layer:
@@ -66,7 +67,7 @@ class Layer:
 
     def _timed(self, value: Value) -> Value:
         """`value` with its batch on the second axis."""
-        return permute(self.b, value, (1, 0, 2)) if self.batch_first else value
+        return permuted(self.b, value, (1, 0, 2)) if self.batch_first else value
 
     def _lengths(self) -> Value | None:
         """The lengths of the sequences, unless all are known to be whole."""
@@ -124,7 +125,7 @@ class Layer:
     def _gru(self, d: int) -> Results:
         """One direction as a GRU of its own. Weights have a row per input, a column per gate: z, r; candidate."""
         b, h = self.b, self.hidden
-        columns = [permute(b, self._part(v, d), (1, 0)) for v in (self.w, self.r)]
+        columns = [permuted(b, self._part(v, d), (1, 0)) for v in (self.w, self.r)]
         split = [b.add(Slice(1, (2 * h, h)), v, names=["", ""]) for v in columns]
         gate, candidate = (b.add(Concat(0), split[0][i], split[1][i]) for i in (0, 1))
         gate_bias, candidate_bias, recurrent_bias = b.add(

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import apply, calc, cast
-from mnnconvert.frontends.onnx.moves import clip, part, reduced, size_of, sliced, unsqueezed
+from mnnconvert.frontends.common.compose import apply, calc, cast
+from mnnconvert.frontends.common.moves import clip, part, size_of, sliced, unsqueezed
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.run_time import Split3
@@ -89,19 +89,11 @@ def reduce_log_sum_exp(b: Builder, n: OnnxNode) -> Value:
     return cast(b, y, x.dtype)
 
 
-def _comparable(b: Builder, x: Value, axis: int, largest: bool) -> Value:
-    """Floats with their extremes in the places where those of x are: int32 does not fit into float32."""
-    if x.dtype != I32:
-        return cast(b, x, F32)
-    top = reduced(b, "MAXIMUM" if largest else "MINIMUM", x, axis)
-    return cast(b, calc(b, "EQUAL" if largest else "NOTEQUAL", x, top), F32)
-
-
 @onnx_op("ArgMax", "ArgMin")
 def position_of_extreme(b: Builder, n: OnnxNode) -> Value:
     """The first of equals, or the last: the axis is turned around and the position counted from its end."""
     axis, largest = n.attr("axis", 0), n.op_type == "ArgMax"
-    x = _comparable(b, n.input(0), axis, largest)
+    x = n.input(0)
     if x.rank is not None:
         axis = _axis(n, axis, max(x.rank, 1))
     if x.rank == 0:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mnnconvert.frontends.common.compose import cast
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.resize_run_time import Sampling, axes_of, resized
 from mnnconvert.frontends.onnx.resize_weights import BY_SCALE, ROUNDING, Axis, inside, matrix, nearest_rows
-from mnnconvert.frontends.onnx.spatial import FIX_SIZES, cast
+from mnnconvert.frontends.onnx.spatial import FIX_SIZES
 from mnnconvert.ir import F32, I32, Builder, Dim, Value
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.elementwise import Binary

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mnnconvert.frontends.onnx.arrange import size_of
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, chain, choose, permute
-from mnnconvert.frontends.onnx.moves import clip, reduced, squeezed, unsqueezed
+from mnnconvert.frontends.common.compose import apply, calc, cast, chain, choose
+from mnnconvert.frontends.common.moves import clip, permuted, reduced, squeezed, unsqueezed
+from mnnconvert.frontends.common.run_time import count_up, element, scalar_size, spread
 from mnnconvert.frontends.onnx.resize_weights import BY_SCALE
-from mnnconvert.frontends.onnx.run_time import count_up, element, spread
 from mnnconvert.ir import F32, I32, Builder, Value
 from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.generators import Range
@@ -49,7 +48,7 @@ def axes_of(
     b: Builder, x: Value, axes: Sequence[int], s: Sampling, scales: Value | None, sizes: Value | None, roi: Value | None
 ) -> list[RunTimeAxis]:
     """The named axes of x, resized by `scales` (float32) or to `sizes` (int32), one of which is given."""
-    before = [size_of(b, x, axis) for axis in axes]
+    before = [scalar_size(b, x, axis) for axis in axes]
     if scales is not None:
         factors = [element(b, scales, i) for i in range(len(axes))]
         after = [_whole(b, calc(b, "MUL", cast(b, size, F32), f)) for size, f in zip(before, factors, strict=True)]
@@ -186,6 +185,6 @@ def _product(b: Builder, x: Value, axis: int, rank: int, weights: Value) -> Valu
     if rank == 1:
         return squeezed(b, b.add(MatMul(transpose_b=True), unsqueezed(b, x, 0), weights), 0)
     order = [*(j for j in range(rank) if j != axis), axis]
-    moved = x if axis == rank - 1 else permute(b, x, order)
+    moved = x if axis == rank - 1 else permuted(b, x, order)
     y = b.add(MatMul(transpose_b=True), moved, weights)
-    return y if axis == rank - 1 else permute(b, y, [order.index(j) for j in range(rank)])
+    return y if axis == rank - 1 else permuted(b, y, [order.index(j) for j in range(rank)])

@@ -16,7 +16,7 @@ FAMILIES = (
     "reduction",
     "search",
     "einsum",
-    "coded_weights",
+    "packed_weights",
     "quantization",
     "integer_products",
     "quantized_ops",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mnnconvert.frontends.onnx.arrange import size_of
-from mnnconvert.frontends.onnx.compose import calc, cast, widened
+from mnnconvert.frontends.common.compose import calc, cast, widened
+from mnnconvert.frontends.common.run_time import scalar_size
 from mnnconvert.frontends.onnx.gather import axis_size, from_start
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
@@ -45,7 +45,7 @@ def _extreme(b: Builder, reduction: str, data: Value, indices: Value, updates: V
     """
     along = b.ints(axis)
     values, order = b.add(
-        TopKV2(largest=reduction == "MINIMUM"), updates, size_of(b, updates, axis), along, names=("", "")
+        TopKV2(largest=reduction == "MINIMUM"), updates, scalar_size(b, updates, axis), along, names=("", "")
     )
     placed = b.add(ScatterElements(), data, b.add(GatherElements(), indices, order, along), values, along)
     return calc(b, reduction, data, placed)
@@ -71,7 +71,7 @@ def _extreme_slices(b: Builder, reduction: str, data: Value, indices: Value, upd
     vectors, rows = b.add(Flatten(last), indices), b.add(Flatten(last), updates)
     numbers = b.ints([0])
     for i in range(depth):
-        size = size_of(b, data, i)
+        size = scalar_size(b, data, i)
         column = b.add(GatherV2(), vectors, b.ints(i), b.ints(1))
         column = calc(b, "ADD", column, calc(b, "MUL", calc(b, "LESS", column, 0), size))
         numbers = calc(b, "ADD", calc(b, "MUL", numbers, size), column)
@@ -87,13 +87,13 @@ def tensor_scatter(b: Builder, n: OnnxNode) -> Value:
     if update.rank is None:
         raise n.refuse("TensorScatter needs an update of known rank")
     axis = normal_axis(n.attr("axis", -2), update.rank)
-    steps = b.add(Range(), b.ints(0), size_of(b, update, axis), b.ints(1))
+    steps = b.add(Range(), b.ints(0), scalar_size(b, update, axis), b.ints(1))
     places = b.add(Reshape(tuple(-1 if i == axis else 1 for i in range(update.rank))), steps)
     if n.has(2):
         first = b.add(Reshape((-1, *(1,) * (update.rank - 1))), n.input(2))
         places = calc(b, "ADD", first, places)
     if n.attr("mode", "linear") == "circular":
-        places = calc(b, "MOD", places, size_of(b, cache, axis))
+        places = calc(b, "MOD", places, scalar_size(b, cache, axis))
     places = b.add(BroadcastTo(), places, b.add(ShapeOf(), update))
     wide = b.add(ScatterElements(), widened(b, cache), places, widened(b, update), b.ints(axis))
     return cast(b, wide, cache.dtype)

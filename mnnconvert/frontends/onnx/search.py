@@ -6,28 +6,19 @@ from itertools import permutations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.arrange import size_of
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, widened
-from mnnconvert.frontends.onnx.moves import part, permuted, reduced, reshaped, size_product, unsqueezed
+from mnnconvert.frontends.common.compose import apply, calc, cast, widened
+from mnnconvert.frontends.common.moves import part, permuted, reduced, reshaped, size_product, unsqueezed
+from mnnconvert.frontends.common.run_time import count_up, scalar_size, spread
+from mnnconvert.frontends.common.search import by_occurrence, top
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
-from mnnconvert.frontends.onnx.run_time import count_up, spread
 from mnnconvert.ir import F32, I32, Builder, Value
 from mnnconvert.ir.types import normal_axis
 from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.reduction import ArgMax
-from mnnconvert.ops.search import TopKV2, Unique
-from mnnconvert.ops.shape import ShapeOf
+from mnnconvert.ops.search import Unique
 
 LARGEST_MATRIX = 5  # for a determinant written out as a sum over permutations
-
-
-def top(b: Builder, x: Value, k: Value, axis: int, largest: bool) -> tuple[Value, Value]:
-    """Values in order and indices, of equal elements the lower index first."""
-    last = x.rank is not None and axis == x.rank - 1
-    operands = (x, k) if last else (x, k, b.ints(axis))
-    values, positions = b.add(TopKV2(largest), *operands, names=["", ""])
-    return values, positions
 
 
 @onnx_op("TopK", limits="the rank must be known; no more than 2^31 elements times indices")
@@ -55,7 +46,7 @@ def unique(b: Builder, n: OnnxNode) -> tuple[Value, Value, Value, Value]:
         return _unique_slices(b, n, x)
     wide = x if x.dtype in (F32, I32) else cast(b, x, I32)
     results = b.add(Unique(), wide, names=[""] * 4)
-    values, first, inverse, counts = results if n.attr("sorted", 1) else _by_occurrence(b, *results)
+    values, first, inverse, counts = results if n.attr("sorted", 1) else by_occurrence(b, *results)
     return cast(b, values, x.dtype), first, inverse, counts
 
 
@@ -65,7 +56,7 @@ def _unique_slices(b: Builder, n: OnnxNode, x: Value) -> tuple[Value, Value, Val
         raise n.refuse("Unique along an axis needs an operand of known rank")
     axis = normal_axis(n.attr("axis"), x.rank)
     results = b.add(Unique(), _order_of_slices(b, n, x, axis), names=[""] * 4)
-    _, first, inverse, counts = results if n.attr("sorted", 1) else _by_occurrence(b, *results)
+    _, first, inverse, counts = results if n.attr("sorted", 1) else by_occurrence(b, *results)
     return b.add(GatherV2(), x, first, b.ints(axis)), first, inverse, counts
 
 
@@ -83,23 +74,10 @@ def _order_of_slices(b: Builder, n: OnnxNode, x: Value, axis: int) -> Value:
     more, less = (calc(b, f, unsqueezed(b, rows, 1), unsqueezed(b, rows, 0)) for f in ("GREATER", "LESS"))
     signs = calc(b, "SUB", cast(b, more, F32), cast(b, less, F32))
     first = unsqueezed(b, b.add(ArgMax(2), apply(b, "ABS", signs)), 2)
-    columns = spread(b, count_up(b, size_of(b, rows, 1)), 2, 3)
+    columns = spread(b, count_up(b, scalar_size(b, rows, 1)), 2, 3)
     decisive = reduced(b, "SUM", calc(b, "MUL", signs, cast(b, calc(b, "EQUAL", columns, first), F32)), 2, keep=False)
     before = cast(b, calc(b, "GREATER", decisive, 0.0), F32)
     return cast(b, reduced(b, "SUM", before, 1, keep=False), I32)
-
-
-def _by_occurrence(b: Builder, values: Value, first: Value, inverse: Value, counts: Value) -> tuple[Value, ...]:
-    """The results of Unique with the values in the order of their first position; no two positions are equal."""
-    count = b.add(ShapeOf(), first)
-    sorted_first, order = top(b, first, count, 0, False)
-    _, place = top(b, order, count, 0, False)
-    return (
-        b.add(GatherV2(), values, order),
-        sorted_first,
-        b.add(GatherV2(), place, inverse),
-        b.add(GatherV2(), counts, order),
-    )
 
 
 @onnx_op("Det", limits="matrices up to 5 x 5")

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mnnconvert.frontends.common.tensors import INT32_MAX, INT32_MIN, to_graph_type
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
-from mnnconvert.frontends.onnx.tensors import INT32_MAX, INT32_MIN, tensor_of, to_graph_type
+from mnnconvert.frontends.onnx.tensors import tensor_of
 from mnnconvert.ir import I32, ArrayTensor, Builder, Dim, LazyTensor, Shape, Tensor, Value
 from mnnconvert.ir.types import normal_axis
 from mnnconvert.ops.generators import Fill

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import cast
-from mnnconvert.frontends.onnx.moves import part, permuted, reshaped, unsqueezed
+from mnnconvert.frontends.common.compose import cast
+from mnnconvert.frontends.common.moves import part, permuted, reshaped, unsqueezed
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.frontends.onnx.signal_run_time import (

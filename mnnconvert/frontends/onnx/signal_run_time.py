@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.arrange import size_of
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, choose
-from mnnconvert.frontends.onnx.moves import unsqueezed
+from mnnconvert.frontends.common.compose import apply, calc, cast, choose
+from mnnconvert.frontends.common.moves import unsqueezed
+from mnnconvert.frontends.common.run_time import count_up, scalar, scalar_size, spread, vector_of
 from mnnconvert.frontends.onnx.node import OnnxNode
-from mnnconvert.frontends.onnx.run_time import Split3, count_up, scalar, spread, vector_of
+from mnnconvert.frontends.onnx.run_time import Split3
 from mnnconvert.ir import F32, I32, Builder, Value
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.gather import GatherV2
@@ -73,9 +73,10 @@ def short_time_transform(b: Builder, n: OnnxNode) -> Value:
     if parts not in (1, 2):
         raise n.refuse("STFT needs a signal [batch, length, 1 or 2]")
     window = n.optional(2)
-    length = scalar(b, n.input(3)) if n.has(3) else size_of(b, window if window is not None else x, 0 if window else 1)
+    framed, axis = (x, 1) if window is None else (window, 0)
+    length = scalar(b, n.input(3)) if n.has(3) else scalar_size(b, framed, axis)
     step = scalar(b, n.input(1))
-    count = calc(b, "ADD", calc(b, "FLOORDIV", calc(b, "SUB", size_of(b, x, 1), length), step), 1)
+    count = calc(b, "ADD", calc(b, "FLOORDIV", calc(b, "SUB", scalar_size(b, x, 1), length), step), 1)
     starts = calc(b, "MUL", spread(b, count_up(b, count), 0, 2), step)
     places = calc(b, "ADD", starts, spread(b, count_up(b, length), 1, 2))
     flat = b.add(GatherV2(), x, b.add(Reshape((-1,)), places), b.ints(1))
@@ -85,7 +86,7 @@ def short_time_transform(b: Builder, n: OnnxNode) -> Value:
     waves, bins = _waves(b, length, length, False, bool(n.attr("onesided", 1)) and parts == 1)
     real, imaginary = (b.add(GatherV2(), frames, b.ints([min(i, parts - 1)]), b.ints(2)) for i in range(2))
     y = b.add(Concat(2), *_contracted(b, waves, real, imaginary if parts == 2 else None, 1))
-    return b.add(Reshape(), y, vector_of(b, [size_of(b, x, 0), count, bins, b.ints(2)]))
+    return b.add(Reshape(), y, vector_of(b, [scalar_size(b, x, 0), count, bins, b.ints(2)]))
 
 
 def cosine_window(b: Builder, n: OnnxNode, terms: tuple[float, float, float]) -> Value:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.ir import ArrayTensor, Builder, CodedTensor, Dim, FileTensor, HalfTensor, LazyTensor, Tensor, Value
-from mnnconvert.ops.elementwise import TYPE_NAMES, Cast
 from mnnconvert.ops.shape import Squeeze, Unsqueeze
 from mnnconvert.ops.windows import same_pads
 
@@ -128,8 +126,3 @@ def stored(b: Builder, value: Value) -> Value:
     if value.tensor is None and value.spec.constant is not None:
         return b.constant(np.asarray(value.spec.constant), value.name)
     return value
-
-
-def cast(b: Builder, x: Value, dtype: Any) -> Value:
-    """`x` in another element type of the graph; itself when it has it already."""
-    return x if x.dtype == dtype else b.add(Cast(TYPE_NAMES[np.dtype(dtype)]), x)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import calc, cast
-from mnnconvert.frontends.onnx.moves import Part, part, reshaped, size_of, sliced, unsqueezed
+from mnnconvert.frontends.common.compose import calc, cast
+from mnnconvert.frontends.common.moves import Part, part, reshaped, size_of, sliced, unsqueezed
+from mnnconvert.frontends.common.search import top
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
-from mnnconvert.frontends.onnx.search import top
 from mnnconvert.ir import F32, Builder, Value
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.gather import GatherV2

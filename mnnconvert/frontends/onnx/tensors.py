@@ -10,7 +10,8 @@ import ml_dtypes
 import numpy as np
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.ir import F32, I8, I32, U8, ArrayTensor, FileTensor, LazyTensor, Tensor
+from mnnconvert.frontends.common.tensors import INT32_MAX
+from mnnconvert.ir import F32, I8, I32, U8, ArrayTensor, FileTensor, Tensor
 
 # TensorProto.DataType -> element type of the data as stored, where whole bytes hold one element.
 STORED: dict[int, np.dtype] = {
@@ -28,7 +29,6 @@ NAMES = {
     17: "float8e4m3fn", 18: "float8e4m3fnuz", 19: "float8e5m2", 20: "float8e5m2fnuz", 21: "uint4", 22: "int4",
     23: "float4e2m1", 24: "float8e8m0", 25: "uint2", 26: "int2",
 }  # fmt: skip
-INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
 
 def graph_type(elem_type: int, name: str) -> np.dtype:
@@ -145,24 +145,3 @@ def _external(proto: Any, shape: tuple[int, ...], folder: Path) -> Tensor:
         )
     file = FileTensor(path, offset, dtype, (count,) if packed else shape)
     return ArrayTensor(_unpack(file.numpy(), proto.data_type, shape, proto.name)) if packed else file
-
-
-def to_graph_type(tensor: Tensor, name: str) -> Tensor:
-    """The tensor in an element type of the graph. Integers that do not fit into 32 bits are refused by name."""
-    dtype = tensor.dtype
-    if dtype in (F32, I32, I8, U8):
-        return tensor
-    if dtype.kind == "f" or dtype.name.startswith(("bfloat", "float")):
-        return LazyTensor(tensor, lambda a: a.astype(F32), F32, tuple(tensor.shape))
-    array = tensor.numpy()
-    if (
-        array.size
-        and dtype.kind in "iu"
-        and dtype.itemsize >= 4
-        and (array.max() > INT32_MAX or array.min() < INT32_MIN)
-    ):
-        raise ConversionError.of(
-            "int64-range",
-            f"'{name}' holds {array.max() if array.max() > INT32_MAX else array.min()}, MNN has 32-bit integers",
-        )
-    return ArrayTensor(array.astype(I32))

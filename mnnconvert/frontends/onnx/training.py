@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, choose
+from mnnconvert.frontends.common.compose import apply, calc, cast, choose
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.ir import F32, Builder, Value

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.frontends.onnx.compose import apply, calc, cast
-from mnnconvert.frontends.onnx.moves import reduced, unsqueezed
+from mnnconvert.frontends.common.compose import apply, calc, cast
+from mnnconvert.frontends.common.moves import reduced, unsqueezed
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
 from mnnconvert.ir import F32, Builder, Value

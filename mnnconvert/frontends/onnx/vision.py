@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import calc, permute, reshape
+from mnnconvert.frontends.common.compose import calc, cast, reshape
+from mnnconvert.frontends.common.moves import permuted
 from mnnconvert.frontends.onnx.fold import columns_to_image
 from mnnconvert.frontends.onnx.node import OnnxNode
 from mnnconvert.frontends.onnx.registry import onnx_op
-from mnnconvert.frontends.onnx.spatial import FIX_SIZES, cast, vector, with_axis, without_axis
+from mnnconvert.frontends.onnx.spatial import FIX_SIZES, vector, with_axis, without_axis
 from mnnconvert.ir import F32, I32, Builder, Value
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.deconvolution import Col2Im, Deconvolution
@@ -161,7 +162,7 @@ def _roi_max(b: Builder, n: OnnxNode, op: ROIAlign) -> Value:
     cells = reshape(b, best, (-1, op.height, s, op.width * s * channels))
     cells = b.add(Reduction("MAXIMUM", (2,), False), cells)
     cells = reshape(b, cells, (-1, op.height, op.width, s, channels))
-    return permute(b, b.add(Reduction("MAXIMUM", (3,), False), cells), (0, 3, 1, 2))
+    return permuted(b, b.add(Reduction("MAXIMUM", (3,), False), cells), (0, 3, 1, 2))
 
 
 def _bins(
@@ -199,7 +200,7 @@ class _Pixels:
 
     @classmethod
     def of(cls, b: Builder, x: Value, channels: int, sizes: list[int]) -> _Pixels:
-        last = permute(b, x, (0, *range(2, len(sizes) + 2), 1))
+        last = permuted(b, x, (0, *range(2, len(sizes) + 2), 1))
         return cls(reshape(b, last, (-1, channels)), sizes)
 
     def at(self, b: Builder, start: Value, places: list[Value]) -> Value:
@@ -235,7 +236,7 @@ def grid_sample(b: Builder, n: OnnxNode) -> Value:
             )
         total = value if total is None else b.add(Binary("ADD"), total, value)
     assert total is not None  # every axis has neighbours
-    return permute(b, total, (0, len(sizes) + 1, *range(1, len(sizes) + 1)))
+    return permuted(b, total, (0, len(sizes) + 1, *range(1, len(sizes) + 1)))
 
 
 def _neighbours(

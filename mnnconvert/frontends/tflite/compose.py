@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import apply, calc, cast
-from mnnconvert.frontends.onnx.moves import clip, permuted
+from mnnconvert.frontends.common.compose import apply, calc, cast
+from mnnconvert.frontends.common.moves import clip, permuted
+from mnnconvert.frontends.tflite.model import BAD
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.steps import decoded
 from mnnconvert.ir import F32, Builder, Dim, Value
@@ -58,7 +59,7 @@ def known_rank(n: TfliteNode, x: Value) -> int:
 def axis_of(n: TfliteNode, axis: int, rank: int) -> int:
     """An axis counted from the start; refused outside of the rank."""
     if not -rank <= axis < rank:
-        raise n.refuse(f"{n.op} names the axis {axis} of {rank}", reference="bad-tflite-file")
+        raise n.refuse(f"{n.op} names the axis {axis} of {rank}", reference=BAD)
     return axis % rank
 
 
@@ -84,6 +85,8 @@ def bias_of(b: Builder, n: TfliteNode, index: int, outputs: Dim) -> Value:
         if source.data is not None and source.scale.size and source.type in ("int32", "int64"):
             return b.constant(decoded(source), source.name)
         bias = n.input(index)
+        if bias.dtype != F32:
+            raise n.refuse(f"{n.op} adds a bias of {source.type} without a scale", reference=BAD)
         return bias if bias.tensor is not None or bias.constant is None else b.constant(bias.constant)
     if not isinstance(outputs, int):
         raise n.refuse(f"the number of output channels of {n.op} is not known")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mnnconvert.frontends.tflite.model import BAD, SourceGraph
+from mnnconvert.frontends.tflite.model import ABSENT, BAD, SourceGraph
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
 from mnnconvert.frontends.tflite.state import variable_names
@@ -16,16 +16,12 @@ from mnnconvert.ir import Builder, Graph, Spec, Value
 from mnnconvert.ops.control import If, While, join, truth
 from mnnconvert.ops.layout import Identity
 
-DEEPEST = 32  # graphs inside graphs
-
 
 def subgraph(n: TfliteNode, option: str) -> SourceGraph:
     """The subgraph whose number an option holds."""
     graphs, index = n.scope.importer.model.graphs, int(n.option(option, -1))
     if not 0 < index < len(graphs):
         raise n.refuse(f"{n.op} runs the subgraph {index} of {len(graphs)}", reference=BAD)
-    if n.scope.depth > DEEPEST:
-        raise n.refuse(f"the subgraph '{graphs[index].name}' runs itself", reference=BAD)
     return graphs[index]
 
 
@@ -96,15 +92,16 @@ def assign_variable(b: Builder, n: TfliteNode) -> tuple[Value, ...]:
 @tflite_op("CALL_ONCE", limits="a subgraph that assigns constants to variables")
 def call_once(b: Builder, n: TfliteNode) -> tuple[Value, ...]:
     """What the initializing subgraph assigns is what variables start with."""
-    source = n.scope.importer.model.graphs[int(n.option("InitSubgraphIndex", 0))]
+    source = subgraph(n, "InitSubgraphIndex")
     names = variable_names(source)
     for operator in source.operators:
         if operator.name == "VAR_HANDLE":
             continue
-        data = source.tensors[operator.inputs[1]] if operator.name == "ASSIGN_VARIABLE" else None
-        if data is None or data.data is None:
+        handle, value = (*operator.inputs, ABSENT, ABSENT)[:2]
+        known = operator.name == "ASSIGN_VARIABLE" and handle in names and value != ABSENT
+        if not known or source.tensors[value].data is None:
             raise n.refuse(f"the initializing subgraph runs {operator.name} on something computed")
-        n.scope.require_states(n).start(names[operator.inputs[0]], data.array())
+        n.scope.require_states(n).start(names[handle], source.tensors[value].array())
     return ()
 
 

@@ -14,6 +14,7 @@ from mnnconvert.frontends.tflite.compose import (
     known_rank,
     pads_of,
 )
+from mnnconvert.frontends.tflite.model import BAD
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
 from mnnconvert.ir import Builder, Dim, Value
@@ -32,7 +33,7 @@ def _sizes(n: TfliteNode, w: Value) -> tuple[int, ...]:
 def _operand(b: Builder, n: TfliteNode, index: int, rank: int) -> Value:
     x = n.input(index)
     if known_rank(n, x) != rank:
-        raise n.refuse(f"{n.op} takes an operand of rank {rank}, not {x.rank}", reference="bad-tflite-file")
+        raise n.refuse(f"{n.op} takes an operand of rank {rank}, not {x.rank}", reference=BAD)
     return channels_first(b, n, x)
 
 
@@ -73,7 +74,7 @@ def depthwise_conv_2d(b: Builder, n: TfliteNode) -> Value:
     outputs, channels = _sizes(n, w)[0], (x.shape or (None, None))[1]
     group = channels if isinstance(channels, int) else outputs // max(1, int(n.option("DepthMultiplier", 1)))
     if group < 1 or outputs % group:
-        raise n.refuse(f"{n.op} makes {outputs} results of {group} channels", reference="bad-tflite-file")
+        raise n.refuse(f"{n.op} makes {outputs} results of {group} channels", reference=BAD)
     return _conv2d(b, n, x, w, group)
 
 

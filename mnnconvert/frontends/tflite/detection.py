@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, reshape
-from mnnconvert.frontends.onnx.moves import reduced, sliced, squeezed, unsqueezed
-from mnnconvert.frontends.tflite.model import MISTAKES
+from mnnconvert.frontends.common.compose import apply, calc, cast, reshape
+from mnnconvert.frontends.common.moves import reduced, sliced, squeezed, unsqueezed
+from mnnconvert.frontends.common.run_time import count_up, scalar
+from mnnconvert.frontends.tflite.model import BAD, MISTAKES
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
 from mnnconvert.ir import F32, Builder, Value
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.gather import GatherV2
-from mnnconvert.ops.generators import Range
 from mnnconvert.ops.reduction import ArgMax
 from mnnconvert.ops.scatter import ScatterNd
 from mnnconvert.ops.search import NonMaxSuppressionV2
@@ -28,9 +28,9 @@ def flexbuffer(n: TfliteNode) -> dict[str, Any]:
     try:
         options = flexbuffers.Loads(bytearray(n.operator.custom_options))
     except MISTAKES as error:
-        raise n.refuse(f"the options of {n.op} cannot be read: {error}", reference="bad-tflite-file") from error
+        raise n.refuse(f"the options of {n.op} cannot be read: {error}", reference=BAD) from error
     if not isinstance(options, dict):
-        raise n.refuse(f"the options of {n.op} are no map", reference="bad-tflite-file")
+        raise n.refuse(f"the options of {n.op} are no map", reference=BAD)
     return options
 
 
@@ -58,7 +58,7 @@ def detection_postprocess(b: Builder, n: TfliteNode) -> tuple[Value, ...]:
     if int(options.get("max_classes_per_detection", 1)) != 1 or options.get("use_regular_nms", False):
         raise n.refuse(f"{n.op} with several classes for a box, or suppression by class, is not supported")
     if most < 1 or classes < 1:
-        raise n.refuse(f"{n.op} gives {most} boxes of {classes} classes", reference="bad-tflite-file")
+        raise n.refuse(f"{n.op} gives {most} boxes of {classes} classes", reference=BAD)
     scales = {axis: float(options.get(f"{axis}_scale", 1.0)) for axis in "yxhw"}
     codes, every = (squeezed(b, n.input(i), 0) for i in (0, 1))
     boxes = decoded_boxes(b, codes, n.input(2), scales)
@@ -71,7 +71,7 @@ def detection_postprocess(b: Builder, n: TfliteNode) -> tuple[Value, ...]:
     limits = b.ints(most), b.floats(options.get("nms_iou_threshold", 0.5)), b.floats(least)
     kept = b.add(NonMaxSuppressionV2(), boxes, best, *limits)
     number = b.add(ShapeOf(), kept)
-    places = reshape(b, b.add(Range(), b.ints(0), reshape(b, number, ()), b.ints(1)), (-1, 1))
+    places = reshape(b, count_up(b, scalar(b, number)), (-1, 1))
     results = []
     for table in (boxes, cast(b, b.add(ArgMax(1), every), F32), best):
         rows = b.add(GatherV2(), table, kept, b.ints(0))

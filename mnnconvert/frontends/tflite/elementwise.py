@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, chain, choose, narrowed, reshape, single, widened
-from mnnconvert.frontends.onnx.moves import clip
-from mnnconvert.frontends.onnx.narrow import float_bits, float_of_bits
-from mnnconvert.frontends.onnx.narrow import rounded as round_to_even
+from mnnconvert.frontends.common.compose import apply, calc, cast, chain, choose, narrowed, reshape, single, widened
+from mnnconvert.frontends.common.moves import clip
+from mnnconvert.frontends.common.narrow import float_bits, float_of_bits
+from mnnconvert.frontends.common.narrow import rounded as round_to_even
 from mnnconvert.frontends.tflite.compose import ACTIVATIONS, activated, channels_first, channels_last, known_rank
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
@@ -131,7 +131,7 @@ def prelu(b: Builder, n: TfliteNode) -> Value:
     """x where x >= 0, else slope * x; the slopes broadcast. One per channel is what MNN has an op for."""
     x, slope = n.input(0), n.input(1)
     known = slope.constant
-    if known is not None and x.rank == 4 and known.size in (1, known.shape[-1]):
+    if known is not None and x.rank == 4 and known.size in (1, *known.shape[-1:]):
         y = b.add(PReLU(), channels_first(b, n, x), b.constant(known.reshape(-1).astype(np.float32)))
         return channels_last(b, y)
     low = calc(b, "MUL", calc(b, "MINIMUM", x, 0.0), slope)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mnnconvert.errors import ConversionError, Diagnostic, MnnConvertError
-from mnnconvert.frontends.onnx.compose import cast
-from mnnconvert.frontends.onnx.moves import permuted
+from mnnconvert.frontends.common.compose import cast
+from mnnconvert.frontends.common.moves import permuted
 from mnnconvert.frontends.tflite import rules  # noqa: F401  (registers the rules)
-from mnnconvert.frontends.tflite.model import BAD, SourceGraph, SourceModel, SourceOperator, SourceTensor
+from mnnconvert.frontends.tflite.model import ABSENT, BAD, SourceGraph, SourceModel, SourceOperator, SourceTensor
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import RULES, Rule
 from mnnconvert.frontends.tflite.state import States
@@ -21,6 +21,8 @@ from mnnconvert.ir.types import known, merge
 DECODERS = ("DEQUANTIZE", "DENSIFY")
 ACTIVATION = "ActivationFunctionType"
 COMPLEX_OPS = ("RFFT2D", "REAL", "IMAG", "COMPLEX_ABS")
+DEEPEST = 32  # graphs inside graphs
+MOST_CALLS = 20_000  # graphs that run graphs grow exponentially
 NODES_NAMED = 3  # operators named per unsupported op
 
 
@@ -33,6 +35,7 @@ class Importer:
         self.batch = batch
         self.problems: list[Diagnostic] = []
         self.graph_names: set[str] = set()
+        self.calls = 0  # of subgraphs
         self.static = True  # declared sizes hold: no input has an open one
 
     def run(self) -> Graph:
@@ -102,20 +105,30 @@ class Importer:
 class Scope:
     """The tensors of one subgraph as values of one graph."""
 
-    def __init__(self, importer: Importer, builder: Builder, source: SourceGraph, depth: int = 0):
+    def __init__(self, importer: Importer, builder: Builder, source: SourceGraph, outer: tuple[SourceGraph, ...] = ()):
         self.importer = importer
         self.builder = builder
         self.source = source
-        self.depth = depth  # of graphs around it
+        self.outer = outer  # the subgraphs that this one is run by
         self.values: dict[int, Value] = {}
         self.weights: dict[tuple[int, tuple[int, ...]], Value] = {}
-        self.decoders = {o.outputs[0]: o.inputs[0] for o in source.operators if o.name in DECODERS and o.outputs}
+        self.decoders = {
+            o.outputs[0]: o.inputs[0] for o in source.operators if o.name in DECODERS and o.outputs and o.inputs
+        }
         self.poisoned: set[int] = set()
         self.states: States | None = None  # of the main graph only
 
     def inner(self, builder: Builder, source: SourceGraph) -> Scope:
         """A scope for a subgraph whose nodes go to `builder`."""
-        return Scope(self.importer, builder, source, self.depth + 1)
+        outer = (*self.outer, self.source)
+        if any(source is graph for graph in outer):
+            raise ConversionError.of(BAD, f"the subgraph '{source.name}' runs itself")
+        self.importer.calls += 1
+        if len(outer) > DEEPEST or self.importer.calls > MOST_CALLS:
+            raise ConversionError.of(
+                "too-large", f"subgraphs run each other more than {DEEPEST} deep, or {MOST_CALLS} times"
+            )
+        return Scope(self.importer, builder, source, outer)
 
     def require_states(self, node: TfliteNode) -> States:
         """The variables; refused inside of subgraphs."""
@@ -153,9 +166,11 @@ class Scope:
 
     def _stored_as(self, index: int) -> int:
         """The tensor that holds the stored form of a weight, where that is decoded by operators of its own."""
-        while self.tensor(index).data is None and index in self.decoders:
-            index = self.decoders[index]
-        return index
+        found, seen = index, set[int]()
+        while self.tensor(found).data is None and found in self.decoders and found not in seen:
+            seen.add(found)
+            found = self.decoders[found]
+        return index if found == ABSENT or found in seen else found
 
     def enter(self, name: str, index: int, shape: Shape) -> Value:
         """A graph input that stands for a tensor; the value that operators see of it."""

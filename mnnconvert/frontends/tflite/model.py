@@ -21,7 +21,14 @@ import numpy as np
 from mnnconvert.errors import ConversionError
 
 BAD = "bad-tflite-file"
-MISTAKES = (struct.error, ValueError, IndexError, TypeError, OverflowError, AttributeError)  # of accessors on bad bytes
+MISTAKES = (
+    struct.error,
+    ValueError,
+    LookupError,
+    TypeError,
+    OverflowError,
+    AttributeError,
+)  # of reading bad bytes
 STORED = {
     "float32": "<f4", "float16": "<f2", "float64": "<f8", "int8": "i1", "uint8": "u1", "int16": "<i2", "uint16": "<u2",
     "int32": "<i4", "uint32": "<u4", "int64": "<i8", "uint64": "<u8", "bool": "?", "complex64": "<c8",
@@ -71,7 +78,8 @@ class SourceTensor:
         if self.type not in STORED and self.type != "bfloat16":
             raise ConversionError.of("unsupported-type", f"'{self.name}' is a tensor of {self.type}")
         if self.sparsity is not None:
-            return _dense(self.data.view(kind), self.sparsity, self.shape, self.name)
+            with reading(f"the sparse tensor '{self.name}' is damaged"):
+                return _dense(self.data.view(kind), self.sparsity, self.shape, self.name)
         if self.data.nbytes != kind.itemsize * int(np.prod(self.shape, dtype=object)):
             raise ConversionError.of(
                 BAD, f"the tensor '{self.name}' of {list(self.shape)} {self.type} holds {self.data.nbytes} bytes"
@@ -92,6 +100,14 @@ class SourceOperator:
     options: Any
     custom_options: bytes
     intermediates: tuple[int, ...] = ()
+
+    def option(self, name: str, default: Any = 0) -> Any:
+        """An option by the name of its accessor; `default` where the operator has no options."""
+        accessor = getattr(self.options, name, None)
+        if accessor is None:
+            return default
+        with reading(f"the option {name} of {self.name} cannot be read"):
+            return accessor()
 
 
 @dataclass(frozen=True)
@@ -140,7 +156,9 @@ class SourceModel:
         names: list[str] = []
         for place, index in enumerate(indices):
             name = known.get(index) or self.graphs[0].tensors[index].name or f"tensor_{index}"
-            names.append(name if name not in names else f"{name}_{place}")
+            while name in names:
+                name = f"{name}_{place}"
+            names.append(name)
         return names
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.frontends.tflite.model import ABSENT, SourceOperator, SourceTensor, enum_names, reading
+from mnnconvert.frontends.tflite.model import ABSENT, BAD, SourceOperator, SourceTensor, enum_names
 from mnnconvert.ir import Builder, Value
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class TfliteNode:
 
     def _place(self, index: int) -> int:
         if not self.has(index):
-            raise self.refuse(f"the operand {index} of {self.op} is missing", reference="bad-tflite-file")
+            raise self.refuse(f"the operand {index} of {self.op} is missing", reference=BAD)
         return self.operator.inputs[index]
 
     def source(self, index: int) -> SourceTensor:
@@ -65,7 +65,7 @@ class TfliteNode:
     def result(self, index: int = 0) -> SourceTensor:
         """What the file says of result `index`."""
         if index >= self.output_count:
-            raise self.refuse(f"the result {index} of {self.op} is missing", reference="bad-tflite-file")
+            raise self.refuse(f"the result {index} of {self.op} is missing", reference=BAD)
         return self.scope.tensor(self.operator.outputs[index])
 
     def constant(self, index: int) -> np.ndarray | None:
@@ -101,11 +101,7 @@ class TfliteNode:
 
     def option(self, name: str, default: Any = 0) -> Any:
         """An option by the name of its accessor; `default` where the operator has no options."""
-        accessor = getattr(self.operator.options, name, None)
-        if accessor is None:
-            return default
-        with reading(f"the option {name} of {self.op} cannot be read"):
-            return accessor()
+        return self.operator.option(name, default)
 
     def option_ints(self, name: str) -> tuple[int, ...]:
         """An option that is a list of integers; empty where it is not there."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mnnconvert.frontends.onnx.compose import apply
+from mnnconvert.frontends.common.compose import apply
 from mnnconvert.frontends.tflite.compose import activated, channels_first, channels_last, pads_of
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import along, apply, calc, reshape
-from mnnconvert.frontends.onnx.moves import clip, permuted, reduced, sliced, squeezed, unsqueezed
+from mnnconvert.frontends.common.compose import along, apply, calc, reshape
+from mnnconvert.frontends.common.moves import clip, permuted, reduced, sliced, squeezed, unsqueezed
 from mnnconvert.frontends.tflite.compose import ACTIVATIONS, FIX_SIZES, activated, known_rank
+from mnnconvert.frontends.tflite.model import BAD
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
 from mnnconvert.ir import Builder, Value
@@ -52,7 +53,7 @@ def _sequence(b: Builder, n: TfliteNode) -> tuple[Value, bool]:
     """The operand as [steps, batch, in], and whether it was so."""
     x, major = n.input(0), bool(n.option("TimeMajor", False))
     if known_rank(n, x) != 3:
-        raise n.refuse(f"{n.op} takes an operand of rank 3, not {x.rank}", reference="bad-tflite-file")
+        raise n.refuse(f"{n.op} takes an operand of rank 3, not {x.rank}", reference=BAD)
     return (x if major else permuted(b, x, (1, 0, 2))), major
 
 
@@ -267,7 +268,7 @@ def svdf(b: Builder, n: TfliteNode) -> Value:
     rank, w = int(n.option("Rank", 1)), n.weight(b, 1, (0, 1), 0)
     filters, memory = n.source(2).shape or (0, 0)
     if min(filters, memory, rank) < 1 or filters % rank:
-        raise n.refuse(f"{n.op} has {filters} filters of rank {rank}", reference="bad-tflite-file")
+        raise n.refuse(f"{n.op} has {filters} filters of rank {rank}", reference=BAD)
     newest = unsqueezed(b, _product(b, n.input(0), w), 2)
     state = reshape(b, n.input(4), (-1, filters, memory))
     parts: Sequence[Value] = [sliced(b, state, 2, 1), newest] if memory > 1 else [newest]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mnnconvert.frontends.onnx.compose import along, apply, calc, cast
-from mnnconvert.frontends.onnx.moves import squeezed
+from mnnconvert.frontends.common.compose import along, apply, calc, cast
+from mnnconvert.frontends.common.moves import squeezed
 from mnnconvert.frontends.tflite.compose import ACTIVATIONS, axis_of, channels_first, channels_last, known_rank
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
@@ -77,7 +77,7 @@ def local_response_normalization(b: Builder, n: TfliteNode) -> Value:
 def position(b: Builder, n: TfliteNode) -> Value:
     x = n.input(0)
     axis = axis_of(n, n.ints(1, "the axis")[0], known_rank(n, x))
-    return b.add(ArgMax(axis) if n.op == "ARG_MAX" else ArgMin(axis), cast(b, x, F32))
+    return b.add(ArgMax(axis) if n.op == "ARG_MAX" else ArgMin(axis), x)
 
 
 @tflite_op("TOPK_V2", moves=True)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.moves import permuted
+from mnnconvert.frontends.common.moves import permuted
 from mnnconvert.frontends.tflite.compose import FIX_SIZES, channels_first, channels_last, known_rank
+from mnnconvert.frontends.tflite.model import BAD
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
 from mnnconvert.ir import Builder, Dim, Value
@@ -97,7 +98,7 @@ def space_to_batch(b: Builder, n: TfliteNode) -> Value:
         x = b.add(Padding(), x, b.ints([0, 0, *pads, *(0,) * (2 * (rank - 1 - count))]))
     sizes = _known(n, x)
     if any(s % k for s, k in zip(sizes, blocks, strict=False)):
-        raise n.refuse(f"SPACE_TO_BATCH_ND of {sizes} in blocks of {list(blocks)}", reference="bad-tflite-file")
+        raise n.refuse(f"SPACE_TO_BATCH_ND of {sizes} in blocks of {list(blocks)}", reference=BAD)
     split = [d for s, k in zip(sizes, blocks, strict=False) for d in (s // k, k)]
     x = b.add(Reshape((-1, *split, *sizes[count:])), x)
     inside, outside = [2 + 2 * i for i in range(count)], [1 + 2 * i for i in range(count)]

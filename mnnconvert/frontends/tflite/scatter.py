@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import calc, cast, choose, reshape
-from mnnconvert.frontends.onnx.moves import reduced, size_of, sliced, unsqueezed
+from mnnconvert.frontends.common.compose import calc, cast, choose, reshape
+from mnnconvert.frontends.common.moves import reduced, size_of, sliced, unsqueezed
+from mnnconvert.frontends.common.run_time import count_up, scalar
+from mnnconvert.frontends.common.search import by_occurrence
 from mnnconvert.frontends.tflite.compose import FIX_SIZES, known_rank
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
@@ -14,14 +16,10 @@ from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.gather import GatherV2, OneHot
 from mnnconvert.ops.generators import Fill, RandomNormal, RandomUniform, Range
 from mnnconvert.ops.scatter import ScatterNd
-from mnnconvert.ops.search import NonMaxSuppressionV2, TopKV2, Unique, Where
+from mnnconvert.ops.search import NonMaxSuppressionV2, Unique, Where
 from mnnconvert.ops.shape import ShapeOf
 
 LOWEST, HIGHEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
-
-
-def _scalar(b: Builder, x: Value) -> Value:
-    return x if x.rank == 0 else reshape(b, x, ())
 
 
 @tflite_op("FILL", moves=True)
@@ -31,7 +29,7 @@ def fill(b: Builder, n: TfliteNode) -> Value:
 
 @tflite_op("RANGE")
 def range_(b: Builder, n: TfliteNode) -> Value:
-    return b.add(Range(), *(_scalar(b, x) for x in n.inputs))
+    return b.add(Range(), *(scalar(b, x) for x in n.inputs))
 
 
 @tflite_op("ONE_HOT")
@@ -53,11 +51,8 @@ def where(b: Builder, n: TfliteNode) -> Value:
 @tflite_op("UNIQUE")
 def unique(b: Builder, n: TfliteNode) -> tuple[Value, Value]:
     """Distinct elements in the order in which they occur first, and for each element which of them it is."""
-    values, first, inverse, _ = b.add(Unique(), n.input(0), names=[""] * 4)
-    count = b.add(ShapeOf(), first)
-    _, order = b.add(TopKV2(False), first, count, names=["", ""])
-    _, rank = b.add(TopKV2(False), order, count, names=["", ""])
-    return b.add(GatherV2(), values, order, b.ints(0)), b.add(GatherV2(), rank, inverse, b.ints(0))
+    values, _, inverse, _ = by_occurrence(b, *b.add(Unique(), n.input(0), names=[""] * 4))
+    return values, inverse
 
 
 @tflite_op("SCATTER_ND")
@@ -83,7 +78,7 @@ def sparse_to_dense(b: Builder, n: TfliteNode) -> Value:
         raise n.refuse("SPARSE_TO_DENSE needs to know the rank of its result")
     dtype = values.dtype
     values, default = (x if x.dtype in (F32, I32) else cast(b, x, I32) for x in (values, default))
-    filled = b.add(Fill(), shape, _scalar(b, default))
+    filled = b.add(Fill(), shape, scalar(b, default))
     return cast(b, b.add(ScatterNd(), indices, values, shape, filled), dtype)
 
 
@@ -183,13 +178,13 @@ def suppression(b: Builder, n: TfliteNode) -> tuple[Value, ...]:
     if n.op.endswith("V5") and float(n.required_constant(5, "sigma").reshape(-1)[0]) != 0:
         raise n.refuse("NON_MAX_SUPPRESSION_V5 with a sigma that is not 0 is not supported")
     boxes, scores, most, overlap, least = (n.input(i) for i in range(5))
-    kept = b.add(NonMaxSuppressionV2(), boxes, scores, *(_scalar(b, v) for v in (most, overlap, least)))
+    kept = b.add(NonMaxSuppressionV2(), boxes, scores, *(scalar(b, v) for v in (most, overlap, least)))
     shape = reshape(b, most, (1,))
     count = b.add(ShapeOf(), kept)
-    places = reshape(b, b.add(Range(), b.ints(0), _scalar(b, count), b.ints(1)), (-1, 1))
+    places = reshape(b, count_up(b, scalar(b, count)), (-1, 1))
     results = [kept] if n.op.endswith("V4") else [kept, b.add(GatherV2(), scores, kept, b.ints(0))]
     filled = [b.add(ScatterNd(), places, r, shape, _zeros(b, shape, r)) for r in results]
-    return (*filled, _scalar(b, count))
+    return (*filled, scalar(b, count))
 
 
 def _zeros(b: Builder, shape: Value, like: Value) -> Value:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import calc, cast
-from mnnconvert.frontends.onnx.moves import reshaped
+from mnnconvert.frontends.common.compose import calc, cast
+from mnnconvert.frontends.common.moves import reshaped
 from mnnconvert.frontends.tflite.compose import activated, axis_of, known_rank
+from mnnconvert.frontends.tflite.model import BAD
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
 from mnnconvert.ir import I32, Builder, Value
@@ -64,7 +65,7 @@ def unpack(b: Builder, n: TfliteNode) -> tuple[Value, ...]:
     x = n.input(0)
     axis = axis_of(n, int(n.option("Axis", 0)), known_rank(n, x))
     if x.shape and x.shape[axis] not in (None, n.output_count) and isinstance(x.shape[axis], int):
-        raise n.refuse(f"UNPACK gives {n.output_count} of {x.shape[axis]} parts", reference="bad-tflite-file")
+        raise n.refuse(f"UNPACK gives {n.output_count} of {x.shape[axis]} parts", reference=BAD)
     return b.add(Unpack(axis), x, names=[""] * n.output_count)
 
 
@@ -153,7 +154,7 @@ def gather(b: Builder, n: TfliteNode) -> Value:
     axis = axis_of(n, int(n.option("Axis", 0)), rank)
     if not batch:
         return b.add(GatherV2(), x, indices, b.ints(axis))
-    batch %= known_rank(n, indices) + 1
+    batch += known_rank(n, indices) if batch < 0 else 0
     return _batched_gather(b, n, x, indices, axis, batch)
 
 

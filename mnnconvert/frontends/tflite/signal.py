@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import apply, calc
-from mnnconvert.frontends.onnx.moves import reduced, sliced, squeezed
+from mnnconvert.frontends.common.compose import apply, calc
+from mnnconvert.frontends.common.moves import reduced, sliced, squeezed
 from mnnconvert.frontends.tflite.compose import FIX_SIZES, known_rank
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op

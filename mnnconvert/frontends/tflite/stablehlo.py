@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, choose, narrowed, reshape, widened
-from mnnconvert.frontends.onnx.moves import permuted, reshaped
+from mnnconvert.frontends.common.compose import apply, calc, cast, choose, narrowed, reshape, widened
+from mnnconvert.frontends.common.moves import permuted, reshaped
 from mnnconvert.frontends.tflite.compose import FIX_SIZES, known_rank
 from mnnconvert.frontends.tflite.control import subgraph
 from mnnconvert.frontends.tflite.elementwise import convert
@@ -66,7 +66,7 @@ def binary(b: Builder, n: TfliteNode) -> Value:
 def remainder(b: Builder, n: TfliteNode) -> Value:
     """With the sign of the dividend. On integers MNN's two names are exchanged."""
     x, y = n.input(0), n.input(1)
-    return calc(b, "MOD" if x.dtype == F32 else "FLOORMOD", x, y)
+    return cast(b, calc(b, "MOD" if x.dtype == F32 else "FLOORMOD", widened(b, x), widened(b, y)), x.dtype)
 
 
 @tflite_op(*_names(dict(LOGIC)))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mnnconvert.frontends.tflite.model import SourceGraph, SourceTensor
+from mnnconvert.errors import ConversionError
+from mnnconvert.frontends.tflite.model import BAD, SourceGraph, SourceTensor
 from mnnconvert.ir import Value
 
 if TYPE_CHECKING:
@@ -26,8 +27,7 @@ def variable_names(graph: SourceGraph) -> dict[int, str]:
     names = {}
     for operator in graph.operators:
         if operator.name == "VAR_HANDLE" and operator.outputs:
-            options = operator.options
-            shared = (options.SharedName() or b"").decode("utf-8", "replace") if options is not None else ""
+            shared = (operator.option("SharedName", b"") or b"").decode("utf-8", "replace")
             names[operator.outputs[0]] = shared or graph.tensors[operator.outputs[0]].name
     return names
 
@@ -55,7 +55,7 @@ class States:
 
     def read(self, handle: int, result: int) -> Value:
         """The present value of a variable; an input of the graph before anything was assigned."""
-        name = self.handles[handle]
+        name = self._variable(handle)
         if name not in self.held:
             value = self.scope.enter(name, result, tuple(self.scope.tensor(result).shape or ()))
             del self.scope.values[result]
@@ -63,7 +63,13 @@ class States:
         return self.held[name][1]
 
     def assign(self, handle: int, source: int) -> None:
-        self.held[self.handles[handle]] = source, self.scope.value(source)
+        self.held[self._variable(handle)] = source, self.scope.value(source)
+
+    def _variable(self, handle: int) -> str:
+        """The variable of a handle; `bad-tflite-file` where VAR_HANDLE did not make it."""
+        if handle not in self.handles:
+            raise ConversionError.of(BAD, f"the tensor {handle} is used as a variable, and is no handle of one")
+        return self.handles[handle]
 
     def start(self, name: str, array: np.ndarray) -> None:
         """Note what a variable starts with."""

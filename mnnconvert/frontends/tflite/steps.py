@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.coded_weights import weight as coded_weight
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, single
-from mnnconvert.frontends.onnx.tensors import to_graph_type
-from mnnconvert.frontends.tflite.model import SourceTensor
+from mnnconvert.errors import ConversionError
+from mnnconvert.frontends.common.coded_weights import weight as coded_weight
+from mnnconvert.frontends.common.compose import apply, calc, cast, single
+from mnnconvert.frontends.common.tensors import to_graph_type
+from mnnconvert.frontends.tflite.model import BAD, SourceTensor
 from mnnconvert.frontends.tflite.types import port_type
 from mnnconvert.ir import F32, ArrayTensor, Builder, HalfTensor, LazyTensor, Steps, Tensor, Value
 from mnnconvert.ops.activation import ReLU6
@@ -20,6 +21,7 @@ from mnnconvert.ops.quantization import FloatToInt8, Int8ToFloat
 from mnnconvert.ops.shape import Permute
 
 RANGES = {"int4": (-8, 7), "int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
+LARGEST = float(np.finfo(np.float32).max)
 WORTH_CODES = 1024  # elements from which a constant that is no weight keeps its codes
 
 
@@ -44,10 +46,18 @@ def rounded(b: Builder, y: Value, tensor: SourceTensor) -> Value:
     if steps is None:
         return _by_arithmetic(b, y, tensor)
     _note(y, steps)
-    codes = b.add(FloatToInt8((single(1 / steps.scale),), (steps.zero,), steps.low, steps.high), y)
+    codes = b.add(FloatToInt8((_reciprocal(tensor),), (steps.zero,), steps.low, steps.high), y)
     result = b.add(Int8ToFloat((steps.scale,), (steps.zero,)), codes)
     result.steps = steps
     return result
+
+
+def _reciprocal(tensor: SourceTensor) -> float:
+    """1 / scale in float32; `bad-tflite-file` where a scale is none to divide by."""
+    scale = float(tensor.scale[0])
+    if not scale > 1 / LARGEST:
+        raise ConversionError.of(BAD, f"the tensor '{tensor.name}' is stored in steps of {scale:g}")
+    return single(1 / scale)
 
 
 def _note(value: Value, steps: Steps) -> None:
@@ -62,7 +72,7 @@ def _note(value: Value, steps: Steps) -> None:
 def _by_arithmetic(b: Builder, y: Value, tensor: SourceTensor) -> Value:
     scale, zero = float(tensor.scale[0]), int(tensor.zero[0])
     low, high = RANGES[tensor.type]
-    whole = apply(b, "ROUND", calc(b, "MUL", y, single(1 / scale)))
+    whole = apply(b, "ROUND", calc(b, "MUL", y, _reciprocal(tensor)))
     return calc(b, "MUL", b.add(ReLU6(float(low - zero), float(high - zero)), whole), scale)
 
 
@@ -78,7 +88,7 @@ def entering(b: Builder, codes: Value, tensor: SourceTensor) -> Value:
 def leaving(b: Builder, x: Value, tensor: SourceTensor) -> Value:
     """The codes of a number on the steps of a tensor, in the type that the source gives them."""
     zero = float(tensor.zero[0])
-    whole = apply(b, "ROUND", calc(b, "MUL", x, single(1 / float(tensor.scale[0]))))
+    whole = apply(b, "ROUND", calc(b, "MUL", x, _reciprocal(tensor)))
     whole = calc(b, "ADD", whole, zero) if zero else whole
     return cast(b, whole, port_type(tensor))
 
@@ -92,7 +102,8 @@ def decoded(tensor: SourceTensor) -> np.ndarray:
         scale, zero = scale.reshape(shape), zero.reshape(shape)
     else:
         scale, zero = scale.reshape(()), zero.reshape(())
-    return np.asarray((codes.astype(np.int64) - zero) * scale, np.float32)
+    with np.errstate(over="ignore"):
+        return np.asarray((codes.astype(np.int64) - zero) * scale, np.float32)
 
 
 def constant_of(tensor: SourceTensor) -> Tensor:

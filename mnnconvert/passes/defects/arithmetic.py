@@ -16,7 +16,7 @@ from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.normalization import LayerNorm
 from mnnconvert.ops.reduction import Reduction
 from mnnconvert.ops.shape import Reshape
-from mnnconvert.passes.defects.base import Defect, RefusedError, shape_of
+from mnnconvert.passes.defects.base import Defect, RefusedError, equal, shape_of
 from mnnconvert.passes.defects.ranges import EXACT, exact_product, is_exact, magnitude
 
 Made = Sequence[Value] | None
@@ -31,9 +31,23 @@ def _order(b: Builder, node: Node) -> Made:
     op, (x, y) = node.op, node.inputs
     if not isinstance(op, Binary) or op.function not in ORDER or x.dtype != F32:
         return None
-    full = x if any(_fits(v, node.output) for v in (x, y)) else _grown(b, x, node.output, (x, y))
+    full = _one_full(b, node)
     if op.function == "LESS":
         return [b.add(Binary("GREATER", op.activation), y, full)]
+    return None if full is x else [b.add(op, full, y)]
+
+
+def _equality(b: Builder, node: Node) -> Made:
+    """EQUAL as the opposite of NOTEQUAL, one operand in full shape. Bits do where one is known, without 0 and NaN."""
+    op, (x, y) = node.op, node.inputs
+    if not isinstance(op, Binary) or op.function not in ("EQUAL", "NOTEQUAL") or x.dtype != F32 or op.activation:
+        return None
+    known = [v.constant for v in (x, y) if v.constant is not None]
+    if any((c != 0).all() and not np.isnan(c).any() for c in known):
+        return None
+    full = _one_full(b, node)
+    if op.function == "EQUAL":
+        return [equal(b, full, y)]
     return None if full is x else [b.add(op, full, y)]
 
 
@@ -155,6 +169,12 @@ def select(b: Builder, condition: Value, x: Value, y: Value) -> Value:
     return b.add(Select(), condition, *(_grown(b, v, made, (condition, x, y)) for v in (x, y)))
 
 
+def _one_full(b: Builder, node: Node) -> Value:
+    """The first operand; in the shape of the result where both would broadcast."""
+    x, y = node.inputs
+    return x if any(_fits(v, node.output) for v in (x, y)) else _grown(b, x, node.output, (x, y))
+
+
 def _fits(value: Value, result: Value) -> bool:
     return element_count(value.shape) == 1 or (value.shape == result.shape and None not in (value.shape or (None,)))
 
@@ -242,6 +262,11 @@ def _zero_points(b: Builder, node: Node) -> Made:
 DEFECTS = (
     Defect("FloatToInt8", "the first zero point is used for all channels", _zero_points),
     Defect("Binary", "of negative floats LESS is reversed, as is any order where both operands broadcast", _order),
+    Defect(
+        "Binary",
+        "EQUAL (NOTEQUAL where both operands broadcast) compares the bits of floats: 0 and -0 differ",
+        _equality,
+    ),
     Defect("Binary", "float FLOORMOD by an infinity is NaN", _float_modulo),
     Defect("Binary", "MUL_SILU is computed for NC4HW4 of the transformer fusion only", _product_with_silu),
     Defect("Binary", "LOGICALXOR compares numbers, not truth values", _exclusive_or),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mnnconvert.ir import I32, Builder, Node, Value
+from mnnconvert.ir import F32, I32, Builder, Node, Value
 from mnnconvert.ir.types import known
 from mnnconvert.ops.elementwise import Binary
 from mnnconvert.ops.gather import GatherV2
@@ -32,6 +32,16 @@ class Defect:
     what: str
     form: Form
     negative_index: bool = False
+
+
+def equal(b: Builder, x: Value, y: Value) -> Value:
+    """int32: 1 where x equals y, else 0. The runtime's EQUAL compares the bits of floats, its NOTEQUAL numbers.
+
+    One of them has the shape of the result, or one element: else NOTEQUAL compares bits, too.
+    """
+    if x.dtype != F32:
+        return b.add(Binary("EQUAL"), x, y)
+    return b.add(Binary("EQUAL"), b.add(Binary("NOTEQUAL"), x, y), b.ints(0))
 
 
 def is_read(b: Builder, value: Value) -> bool:

@@ -14,7 +14,7 @@ from mnnconvert.ops.reduction import ArgMax, ArgMin, CumSum, Reduction
 from mnnconvert.ops.search import TopKV2
 from mnnconvert.ops.shape import ShapeOf, Unsqueeze
 from mnnconvert.ops.slicing import StridedSlice
-from mnnconvert.passes.defects.base import Defect, RefusedError, axis_operand, is_read, rank_of, size_of
+from mnnconvert.passes.defects.base import Defect, RefusedError, axis_operand, equal, is_read, rank_of, size_of
 from mnnconvert.passes.defects.ranges import EXACT, FIRST, exact_product, product
 
 Made = Sequence[Value] | None
@@ -59,7 +59,7 @@ class _Ties:
     def sorted(self, taken: Value) -> Value:
         b = self.b
         last = self._cut(self.values, -1, 1 << 30)
-        in_last = b.add(Binary("EQUAL"), self.values, last)
+        in_last = equal(b, self.values, last)
         group = b.add(CumSum(), self._changes(), self.place)
         start = self._times_size(group)
         whole = b.add(Binary("SUB"), self._smallest(b.add(Binary("ADD"), start, taken)), start)
@@ -94,7 +94,7 @@ class _Ties:
     def _first_places(self, last: Value) -> Value:
         """Where x is `last`, in ascending order."""
         b = self.b
-        here = b.add(Binary("EQUAL"), self.x, last)
+        here = equal(b, self.x, last)
         ones = b.add(Binary("EQUAL"), here, here)
         number = b.add(CumSum(exclusive=True), ones, self.place)
         return self._smallest(b.add(Select(), here, number, b.add(Binary("ADD"), number, self.size)))

@@ -116,7 +116,7 @@ def test_gelu(approximate, tmp_path):
     check(one("GELU", [F], [T()], "GeluOptions", approximate=approximate), tmp_path, atol=2e-4 if approximate else 1e-5)
 
 
-@pytest.mark.parametrize("shape", [(5,), (1, 1, 5), (1, 1, 1), (3, 4, 5), (3, 1, 5)])
+@pytest.mark.parametrize("shape", [(), (5,), (1, 1, 5), (1, 1, 1), (3, 4, 5), (3, 1, 5)])
 def test_prelu(shape, tmp_path):
     slope = const(np.linspace(-0.5, 0.9, int(np.prod(shape))).reshape(shape))
     check(one("PRELU", [F, slope], [T()]), tmp_path)

@@ -103,7 +103,7 @@ def test_reverse_sequence(tmp_path):
     check(one("REVERSE_SEQUENCE", [F, lengths], [T()], "ReverseSequenceOptions", seqDim=1, batchDim=0), tmp_path)
 
 
-@pytest.mark.parametrize(("axis", "batch"), [(1, 1), (2, 1), (3, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize(("axis", "batch"), [(1, 1), (2, 1), (3, 1), (2, 2), (3, 2), (2, -1)])
 def test_gather_of_batches(axis, batch, tmp_path):
     indices = const(np.array([[1, 0, 2], [2, 1, 0]]) % F.shape[axis])
     check(one("GATHER", [F, indices], [T()], "GatherOptions", axis=axis, batchDims=batch), tmp_path)
@@ -161,6 +161,13 @@ def test_local_response_normalization(radius, tmp_path):
     fields = {"radius": radius, "bias": 1.5, "alpha": 0.3, "beta": 0.6}
     options = "LocalResponseNormalizationOptions"
     check(one("LOCAL_RESPONSE_NORMALIZATION", [T((2, 3, 4, 9))], [T()], options, **fields), tmp_path)
+
+
+def test_positions_of_integers_that_floats_cannot_tell_apart(tmp_path):
+    x = {"t0": np.array([[2**24, 2**24 + 1, 5], [-(2**24), -7, -(2**24) - 1]], np.int32)}
+    for name, options in (("ARG_MAX", "ArgMaxOptions"), ("ARG_MIN", "ArgMinOptions")):
+        content = one(name, [T((2, 3), "int32"), const(1)], [T((), "int32")], options, outputType=2)
+        check(content, tmp_path, x, peer=True)
 
 
 @pytest.mark.parametrize("axis", [0, 2, -1])

@@ -34,6 +34,13 @@ def test_binary(name, tmp_path):
     against(one(f"STABLEHLO_{name}", [X, Y], [T()]), tmp_path, BINARY[name])
 
 
+@pytest.mark.parametrize("kind", ["int8", "int16", "int32"])
+def test_remainder_of_integers(kind, tmp_path):
+    feeds = {"t0": np.array([7, -7, 100, -128], kind), "t1": np.array([3, 3, -9, 5], kind)}
+    content = one("STABLEHLO_REMAINDER", [T((4,), kind)] * 2, [T((4,), kind)])
+    check(content, tmp_path, feeds, want={"t2": np.fmod(*feeds.values())})
+
+
 def test_powers(tmp_path):
     against(one("STABLEHLO_POWER", [X, Y], [T()]), tmp_path, np.power, low=0.5)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import calc
+from mnnconvert.frontends.common.compose import calc
 from mnnconvert.ir import Builder, Value
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.reduction import Reduction

@@ -10,7 +10,7 @@ import numpy as np
 from mnnconvert.ir import F32, I8, I32, U8, Builder, Value
 from mnnconvert.ops.elementwise import TYPE_NAMES, Binary, Cast, Select, Unary
 from mnnconvert.ops.reduction import Reduction
-from mnnconvert.ops.shape import Permute, Reshape
+from mnnconvert.ops.shape import Reshape
 
 Number = Value | float | np.ndarray
 
@@ -53,10 +53,6 @@ def along(b: Builder, operation: str, x: Value, axes: Sequence[int]) -> Value:
 def reshape(b: Builder, x: Value, dims: Sequence[int]) -> Value:
     """Another shape: 0 copies a size, -1 (once) is inferred."""
     return b.add(Reshape(tuple(dims)), x)
-
-
-def permute(b: Builder, x: Value, order: Sequence[int]) -> Value:
-    return b.add(Permute(tuple(order)), x)
 
 
 def cast(b: Builder, x: Value, dtype: np.dtype) -> Value:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mnnconvert.frontends.onnx.compose import apply, calc, cast, choose
-from mnnconvert.frontends.onnx.moves import clip
+from mnnconvert.frontends.common.compose import apply, calc, cast, choose
+from mnnconvert.frontends.common.moves import clip
 from mnnconvert.ir import F32, I32, Builder, Value
 from mnnconvert.ops.gather import GatherV2
 
