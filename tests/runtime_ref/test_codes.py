@@ -130,6 +130,17 @@ def test_a_net_is_the_same_in_mnn(symmetric, tmp_path):
 
 
 @needs_mnn
+@pytest.mark.parametrize("steps", [SYMMETRIC, OFFSET])
+def test_what_no_code_stands_for_is_the_same_in_mnn(steps, tmp_path):
+    """NaN becomes the highest code, on every level and in numpy."""
+    graph, feeds = one_op(OPS["Unary"]("NEG"), [(1, 16, 3, 5)], steps=steps)
+    feeds["x0"][:, :4] = np.array([np.nan, np.inf, -np.inf, 1e30], F)[:, None, None]
+    theirs = in_mnn(graph, feeds, tmp_path)["y"]
+    for backend in ("reference", "cpu"):
+        np.testing.assert_array_equal(Session(graph, backend).run(feeds)["y"], theirs)
+
+
+@needs_mnn
 @pytest.mark.parametrize("group", [1, 16])
 @pytest.mark.parametrize(("x", "y"), [(SYMMETRIC, Steps(0.05, 0, -50, 40)), (OFFSET, Steps(0.04, -7))])
 @pytest.mark.parametrize("activation", ["", "relu", "relu6"])
