@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir.coded import CodedWeights
-from mnnconvert.ir.tensor import release_array
+from mnnconvert.ir.tensor import check_mapped, release_array
 
 Bytes = NDArray[np.uint8]
 Codes = NDArray[np.int8]
@@ -185,9 +185,13 @@ def decode(fields: IDSTFields, rows: int, columns: int) -> CodedWeights | Floats
 def _decode_dense(
     fields: IDSTFields, shape: tuple[int, int], scale: Floats, minimum: Floats | None, lowest: int, half: bool
 ) -> CodedWeights | Floats:
-    """Codes are read when they are asked for, and may be let go then; before, only what can be wrong with them is."""
+    """Codes are read when they are asked for, and may be let go then; before, only what can be wrong with them is.
+
+    Asking raises `file-changed` where the file was written to in place meanwhile.
+    """
 
     def read(codes: bool = True) -> tuple[Codes, Codes]:
+        check_mapped(fields.buffer)
         reader = _Reader(fields.buffer, fields.shapeInt32)
         reader.dimensions(math.prod(shape))
         codebook = reader.codebook()
