@@ -12,18 +12,7 @@ import numpy as np
 
 import mnnconvert.ops  # noqa: F401  (registers the ops)
 from mnnconvert.errors import ConversionError, MnnConvertError
-from mnnconvert.ir import (
-    F32,
-    ArrayTensor,
-    CodedTensor,
-    CodedWeights,
-    FileTensor,
-    Graph,
-    HalfTensor,
-    Node,
-    Spec,
-    Value,
-)
+from mnnconvert.ir import F32, ArrayTensor, CodedTensor, CodedWeights, FileTensor, Graph, HalfTensor, Node, Spec, Value
 from mnnconvert.ir.tensor import release_array
 from mnnconvert.ir.types import Shape
 from mnnconvert.ops.base import READERS, Op
