@@ -61,9 +61,13 @@ def main() -> None:
     os.environ["MNNCONVERT_CPU_DIR"] = str(Path(folder).resolve() / "host")
     from recording import record_tests  # loads the library
 
+    from mnnconvert.runtime_ref.cpu.library import library
+
     recorded = record_tests(Path(folder), ["-p", "no:cacheprovider", *(words or [str(TESTS)])])
     counts = Counter(call.kernel for call in recorded)
     print(f"{len(recorded)} calls of {len(counts)} kernels recorded")
+    if missing := [] if words else sorted(set(library().kernels) - set(counts)):
+        raise SystemExit(f"no test calls {', '.join(missing)}")
     wrong = [line for level in LEVELS for line in compare(level, Path(folder), recorded)]
     print("\n".join(wrong) or f"the same on ARM at the levels {' and '.join(LEVELS)}")
     if wrong or not recorded:

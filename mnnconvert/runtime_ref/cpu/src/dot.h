@@ -155,7 +155,7 @@ struct CodeDot {  // "wide" stands in for VNNI
   using Weight = int8_t;
   static constexpr int group = 4, offset = 128;
   static MNNK_INLINE vi step(vi s, vi w, vi x) {
-    for (int i = 0; i < 32; i += 8) s += ((w << (24 - i)) >> 24) * ((x >> i) & splat_int(255));
+    for (int i = 0; i < 32; i += 8) s += (shift_up(w, 24 - i) >> 24) * ((x >> i) & splat_int(255));
     return s;
   }
 };
@@ -177,7 +177,7 @@ struct CodeDot {
 #if defined(MNNK_HAS_PAIRS)
     return in_order(s + sum_pairs(w, x));
 #else
-    return s + ((w << 16) >> 16) * ((x << 16) >> 16) + (w >> 16) * (x >> 16);
+    return s + (shift_up(w, 16) >> 16) * (shift_up(x, 16) >> 16) + (w >> 16) * (x >> 16);
 #endif
   }
 };
