@@ -12,6 +12,7 @@ from mnnconvert.errors import ConversionError
 from mnnconvert.ir import F32, I32, ArrayTensor, Builder, CodedTensor, Graph, HalfTensor, Steps, Value
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.elementwise import Binary
+from mnnconvert.ops.pooling import Pooling
 from mnnconvert.quantizers.rtn import quantize
 from mnnconvert.runtime_ref.session import Session
 from mnnconvert.schema import flatbuffer, tables, writer
@@ -313,3 +314,25 @@ def test_uuid_is_a_uuid(tmp_path):
     net = flatbuffer.read(map_file(tmp_path / "m.mnn"), tables.Net)
     assert len(net.mnn_uuid) == 36
     json.dumps(net.mnn_uuid)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        Convolution(strides=(-1, 1)),
+        Convolution(dilations=(1, 0)),
+        Pooling(kernel=(3, -16777213)),
+        Pooling(kernel=(2, 2), strides=(2, 0)),
+    ],
+    ids=str,
+)
+def test_windows_are_not_of_negative_sizes(op, tmp_path):
+    b = Builder(Graph())
+    x = b.input("x", F32, (1, 16, 4, 4))
+    constants = [b.constant(W, "w"), b.constant(np.zeros(8, np.float32), "b")] if isinstance(op, Convolution) else []
+    b.output(b.add(type(op)(), x, *constants))
+    b.graph.nodes[0].op = op
+    write_model(b.graph, tmp_path / "m.mnn")
+    with pytest.raises(ConversionError) as caught:
+        read_model(tmp_path / "m.mnn")
+    assert caught.value.diagnostics[0].reference == "bad-mnn-file"
