@@ -85,10 +85,13 @@ test-neon: export OPENBLAS_NUM_THREADS := 1
 test-neon: setup ## the kernels on an emulated ARM processor (apt-get install g++-aarch64-linux-gnu qemu-user)
 	$(CMAKE) -S . -B build/neon/host -DCMAKE_CXX_FLAGS=-mfma
 	$(BIN)/cmake --build build/neon/host --target _portable
+	$(CMAKE) -S . -B build/neon/bytes -DCMAKE_CXX_FLAGS="-mfma -DMNNK_BYTE_DOT" -DMNNCONVERT_KERNELS="codes;conv_codes"
+	$(BIN)/cmake --build build/neon/bytes --target _portable
 	$(CMAKE) -S . -B build/neon/arm -DMNNCONVERT_REPLAY=ON -DCMAKE_CXX_COMPILER=$(NEON_CXX) \
 		-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64
 	$(BIN)/cmake --build build/neon/arm
-	$(BIN)/python tests/runtime_ref/cpu/neon.py build/neon
+	$(BIN)/python tests/runtime_ref/cpu/neon.py build/neon host
+	$(BIN)/python tests/runtime_ref/cpu/neon.py build/neon bytes
 
 check: setup ## lint, format, types, import arrows, generated code
 	$(BIN)/ruff check .

@@ -95,11 +95,16 @@ class Result:
 
 
 def measure(command: list[str]) -> Cost:
-    """Run one command to its end; SystemExit with what it said when it fails."""
+    """Run one command to its end; SystemExit with what it said when it fails.
+
+    In the scratch folder: the released converter leaves a file where it runs.
+    """
     log = SCRATCH / "last.log"
     with log.open("wb") as stream:
         started = time.perf_counter()
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, cwd=SCRATCH
+        )
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - started
     process.returncode = os.waitstatus_to_exitcode(status)

@@ -103,11 +103,13 @@ class Subject:
 
 
 def made(name: str, write: Callable[[Path], None]) -> Path:
-    """A file of the scratch folder, made once."""
+    """A file of the scratch folder, made once; it has its name only when it is complete."""
     path = SCRATCH / name
     if not path.exists():
-        SCRATCH.mkdir(parents=True, exist_ok=True)
-        write(path)
+        unfinished = SCRATCH / "unfinished" / name
+        unfinished.parent.mkdir(parents=True, exist_ok=True)
+        write(unfinished)
+        unfinished.replace(path)
     return path
 
 
@@ -204,7 +206,7 @@ def smollm(quick: bool) -> Subject:
 
 
 def lines(text: str, start: int, count: int) -> list[str]:
-    """`count` pieces of 24 characters, one every 400 characters."""
+    """`count` pieces of 24 characters, one every 300 characters."""
     plain = " ".join(text[start : start + 400 * count].split())
     return [plain[i * 300 : i * 300 + 24].strip() for i in range(count)]
 
@@ -259,10 +261,7 @@ def float_outputs(subject: Subject, test: Sequence[Feeds]) -> list[np.ndarray]:
     digest = hashlib.blake2b(subject.source().read_bytes(), digest_size=16)
     for each in test:
         digest.update(each["x"].tobytes())
-    path = SCRATCH / f"{digest.hexdigest()}.npz"
-    if not path.exists():
-        SCRATCH.mkdir(parents=True, exist_ok=True)
-        np.savez(path, *outputs(subject.graph(), test))
+    path = made(f"{digest.hexdigest()}.npz", lambda target: np.savez(target, *outputs(subject.graph(), test)))
     with np.load(path) as kept:
         return [kept[f"arr_{i}"] for i in range(len(test))]
 
@@ -310,7 +309,8 @@ def released(subject: Subject, option: str, bits: int, block: int) -> Graph:
     target = SCRATCH / "peer.mnn"
     words = ["-f", "ONNX", "--modelFile", str(subject.source()), "--MNNModel", str(target), "--bizCode", "MNN"]
     words += ["--weightQuantBits", str(bits), "--weightQuantBlock", str(block), "--weightQuantScaleBit", "16"]
-    subprocess.run(peer(*words, *([option] if option else [])), check=True, stdout=subprocess.DEVNULL)
+    command = peer(*words, *([option] if option else []))
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=SCRATCH)  # it leaves a file where it runs
     return read_model(target)
 
 

@@ -1,4 +1,4 @@
-"""Reads what `make models-quality` installs: safetensors, GGUF, vocabularies and prose. Only data files are opened."""
+"""Reads what `make quality` installs: safetensors, GGUF, vocabularies and prose. Only data files are opened."""
 
 from __future__ import annotations
 

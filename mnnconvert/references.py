@@ -77,6 +77,8 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
     ("unreadable-file", "The file exists but is not what it should be.",
      "Check that it was downloaded or copied completely, and that -f names its real format."),
     ("truncated-file", "The file ends in the middle of its data.", "Copy or download it again."),
+    ("file-changed", "A file was written to, or replaced, while parts of it were still to be read.",
+     "Run again, and load the model again, once nothing writes to it. Write beside a model in use, then rename."),
     ("file-too-large", "The model is too large for one file of this format.",
      "Add --saveExternalData to keep the weights in OUT.weight."),
     ("unwritable-output", "The output could not be written. No half-written file was left behind.",

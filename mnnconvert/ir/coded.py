@@ -24,7 +24,7 @@ class CodedWeights:
     Raises ValueError when the parts do not fit together.
 
     Codes of a file need not stay in memory: `let_go` drops them where `again` is set, and who asks for them makes them
-    again. `shape` is that of the codes.
+    again, from several threads as well. `shape` is that of the codes.
     """
 
     codes: NDArray[np.int8]
@@ -55,8 +55,9 @@ class CodedWeights:
             """The codes, which were let go; they stay until that happens again."""
             if name != "codes" or self.again is None:
                 raise AttributeError(name)
-            object.__setattr__(self, "codes", self.again())
-            return self.codes
+            codes = self.again()
+            object.__setattr__(self, "codes", codes)
+            return codes  # another thread may have let go of them by now
 
     def reread_by(self, again: Callable[[], NDArray[np.int8]]) -> None:
         """From now on the codes may be let go, because `again` makes equal ones."""
@@ -64,8 +65,8 @@ class CodedWeights:
 
     def let_go(self) -> None:
         """Drop the codes if they can be made again."""
-        if self.again is not None and "codes" in self.__dict__:
-            object.__delattr__(self, "codes")
+        if self.again is not None:
+            self.__dict__.pop("codes", None)
 
     @property
     def blocks(self) -> int:

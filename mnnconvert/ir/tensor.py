@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import math
 import mmap
+import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import BinaryIO, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -53,6 +54,61 @@ class _Sized:
         return self.size * self.dtype.itemsize
 
 
+class Stamp(NamedTuple):
+    """Which file this is, and in which state: device and number, bytes, time of the last change in nanoseconds."""
+
+    device: int
+    number: int
+    size: int
+    changed: int
+
+    @classmethod
+    def of(cls, file: Path | int) -> Stamp | None:
+        """The stamp of the file that has this name now, or this descriptor; None where there is none."""
+        try:
+            found = os.stat(file)
+        except OSError:
+            return None
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _refuse_changed(path: Path) -> NoReturn:
+    raise ConversionError.of("file-changed", f"'{path}' was changed while it was in use")
+
+
+class MappedFile(mmap.mmap):
+    """A file that is mapped into memory to be read.
+
+    A file that is deleted, or replaced by another one of its name, stays mapped as it was. One that is written to in
+    place shows what was written, and a page that it has no longer would end the process.
+    """
+
+    path: Path
+    stamp: Stamp | None
+
+    @classmethod
+    def of(cls, path: Path) -> MappedFile:
+        """The mapping of a file that is not empty. Raises OSError."""
+        with path.open("rb") as file:
+            stamp = Stamp.of(file.fileno())
+            mapped = cls(file.fileno(), 0, access=mmap.ACCESS_READ)
+        mapped.path, mapped.stamp = path.absolute(), stamp
+        return mapped
+
+    def check(self) -> None:
+        """Raises `file-changed` where the file was written to since it was mapped."""
+        now = Stamp.of(self.path)
+        if now is not None and self.stamp is not None and now[:2] == self.stamp[:2] and now != self.stamp:
+            _refuse_changed(self.path)
+
+
+def check_mapped(array: np.ndarray) -> None:
+    """Raises `file-changed` where an array lies in a mapped file that was written to since; see `MappedFile`."""
+    mapped = _mapping_of(array)
+    if isinstance(mapped, MappedFile):
+        mapped.check()
+
+
 @dataclass(eq=False, slots=True)
 class ArrayTensor(_Sized):
     """A tensor in memory."""
@@ -68,22 +124,35 @@ class ArrayTensor(_Sized):
         return tuple(self.array.shape)
 
     def numpy(self) -> np.ndarray:
+        check_mapped(self.array)
         return self.array
 
     def write_to(self, stream: BinaryIO) -> None:
-        write_array(self.array, stream)
+        write_array(self.numpy(), stream)
 
 
 @dataclass(eq=False)
 class FileTensor(_Sized):
-    """A tensor whose little-endian data lie in a file; read when asked for, streamed when written."""
+    """A tensor whose little-endian data lie in a file; read when asked for, streamed when written.
+
+    Reading raises `unreadable-file`, `truncated-file`, or `file-changed` where it is not the file that it was.
+    """
 
     path: Path
     offset: int
     dtype: np.dtype
     shape: tuple[int, ...]
+    stamp: Stamp | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.stamp = Stamp.of(self.path)
+
+    def _check(self) -> None:
+        if Stamp.of(self.path) != self.stamp:
+            _refuse_changed(self.path)
 
     def numpy(self) -> np.ndarray:
+        self._check()
         try:
             with self.path.open("rb") as file:
                 file.seek(self.offset)
@@ -95,6 +164,7 @@ class FileTensor(_Sized):
         return array.reshape(self.shape)
 
     def write_to(self, stream: BinaryIO) -> None:
+        self._check()
         with self.path.open("rb") as file:
             file.seek(self.offset)
             left = self.nbytes
@@ -107,6 +177,7 @@ class FileTensor(_Sized):
 
     def memmap(self) -> np.ndarray:
         """The data mapped into memory, for those who walk over them in pieces."""
+        self._check()
         return np.memmap(self.path, self.dtype, "r", self.offset, self.shape) if self.size else self.numpy()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -53,12 +54,21 @@ class Spec:
         return [d if d is None or isinstance(d, str) else int(d) for d in self.content.reshape(-1)]
 
 
+def round_away(x: Any) -> Any:
+    """The nearest whole number, halves away from zero: x +- 0.5 in float32, truncated."""
+    return np.trunc(x + np.copysign(F32.type(0.5), x))
+
+
+def to_codes(x: np.ndarray | np.floating, low: int, high: int, dtype: np.dtype = I8) -> np.ndarray:
+    """clamp(round(x), low, high) as integers, halves away from zero; NaN becomes the highest code, as in MNN."""
+    return np.fmax(np.fmin(round_away(x), high), low).astype(dtype)
+
+
 @dataclass(frozen=True)
 class Steps:
     """How a value is stored in 8 (or 16) bits where its readers and its writer compute in them.
 
-    code = clamp(round(x * (1 / scale) + zero), low, high) and x = (code - zero) * scale, in float32; halves are rounded
-    away from zero.
+    code = clamp(round(x * (1 / scale) + zero), low, high) (`to_codes`) and x = (code - zero) * scale, in float32.
     """
 
     scale: float
@@ -70,7 +80,7 @@ class Steps:
     def encode(self, x: np.ndarray | np.floating) -> np.ndarray:
         """The codes of float32 numbers."""
         y = x * (F32.type(1) / F32.type(self.scale)) + F32.type(self.zero)
-        return np.clip(np.trunc(y + np.copysign(F32.type(0.5), y)), self.low, self.high).astype(self.dtype)
+        return to_codes(y, self.low, self.high, self.dtype)
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """What codes stand for, in float32."""

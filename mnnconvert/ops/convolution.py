@@ -14,7 +14,7 @@ import numpy as np
 from mnnconvert.ir.types import F32, Dim, Shape, Spec, ceildiv, mul, product
 from mnnconvert.ops.base import Emission, Fields, Form, Op, register
 from mnnconvert.ops.samples import grid
-from mnnconvert.ops.windows import correlate, pad_spatial, same_pads, window_out, windows
+from mnnconvert.ops.windows import correlate, pad_spatial, positive, same_pads, window_out, windows
 
 Pair = tuple[int, int]
 Pads = tuple[int, int, int, int]  # top, left, bottom, right
@@ -132,10 +132,11 @@ class Convolution(Op):
     def parse(cls, type: str, fields: Fields) -> Convolution:
         common = fields["common"]
         mode = common["padMode"]
+        _, strides, dilations, pads = parse_window(common)
         return cls(
-            strides=(common["strideY"], common["strideX"]),
-            dilations=(common["dilateY"], common["dilateX"]),
-            pads=(0, 0, 0, 0) if mode in ("SAME", "VALID") else parse_pads(common),
+            strides=strides,
+            dilations=dilations,
+            pads=(0, 0, 0, 0) if mode in ("SAME", "VALID") else pads,
             group=common["outputCount"] if type == "ConvolutionDepthwise" else common["group"],
             activation=parse_activation(common),
             pad_mode="SAME" if mode == "SAME" else "CAFFE",
@@ -204,6 +205,8 @@ def window_fields(kernel: Pair, strides: Pair, dilations: Pair, pads: Pads) -> d
 
 
 def parse_window(common: Fields) -> tuple[Pair, Pair, Pair, Pads]:
-    """Kernel, strides, dilations, pads of a `Convolution2DCommon`."""
+    """Kernel, strides, dilations, pads of a `Convolution2DCommon`; ValueError where there are no such windows."""
     kernel, strides = (common["kernelY"], common["kernelX"]), (common["strideY"], common["strideX"])
-    return kernel, strides, (common["dilateY"], common["dilateX"]), parse_pads(common)
+    dilations = common["dilateY"], common["dilateX"]
+    positive(*kernel, *strides, *dilations)
+    return kernel, strides, dilations, parse_pads(common)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from mnnconvert.ops.base import Emission, Fields, Form, Op, register
 from mnnconvert.ops.convolution import activate, activation_fields, add_bias, number, parse_activation
 from mnnconvert.ops.deconvolution import transposed_out
 from mnnconvert.ops.samples import grid
-from mnnconvert.ops.windows import Ints, correlate, correlate_transposed, pad_spatial, same_pads, window_out
+from mnnconvert.ops.windows import Ints, correlate, correlate_transposed, pad_spatial, positive, same_pads, window_out
 
 ONES, ZEROS = (1, 1, 1), (0, 0, 0)
 
@@ -63,9 +64,11 @@ class _Volume(Op):
     @classmethod
     def _parse_common(cls, common: Fields) -> dict[str, Any]:
         mode = common["padMode"]
+        strides, dilations = _vector(common.get("strides"), ONES), _vector(common.get("dilates"), ONES)
+        positive(*strides, *dilations)
         return {
-            "strides": _vector(common.get("strides"), ONES),
-            "dilations": _vector(common.get("dilates"), ONES),
+            "strides": strides,
+            "dilations": dilations,
             "pads": ZEROS * 2 if mode == "VALID" else _both_ends(_vector(common.get("pads"), ZEROS)),
             "group": common["group"],
             "activation": parse_activation(common),
@@ -120,7 +123,7 @@ class Convolution3D(_Volume):
 
     def embedded_shapes(self, fields: Fields, counts: Mapping[str, int]) -> tuple[Shape, ...]:
         outputs, kernel = fields["common"]["outputCount"], _vector(fields["common"].get("kernels"), ONES)
-        return (outputs, counts["weight"] // max(1, outputs * int(np.prod(kernel))), *kernel), (outputs,)
+        return (outputs, counts["weight"] // max(1, outputs * math.prod(kernel)), *kernel), (outputs,)
 
     samples = grid(
         ("w", "b"),
@@ -186,7 +189,7 @@ class ConvTranspose3D(_Volume):
     def embedded_shapes(self, fields: Fields, counts: Mapping[str, int]) -> tuple[Shape, ...]:
         outputs, kernel = fields["common"]["outputCount"], _vector(fields["common"].get("kernels"), ONES)
         per_group = outputs // max(1, self.group)
-        return (counts["weight"] // max(1, per_group * int(np.prod(kernel))), per_group, *kernel), (outputs,)
+        return (counts["weight"] // max(1, per_group * math.prod(kernel)), per_group, *kernel), (outputs,)
 
     samples = grid(
         ("w", "b"),

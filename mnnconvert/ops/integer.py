@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mnnconvert.ir.types import F32, I8, Shape, Spec
+from mnnconvert.ir.types import F32, I8, Shape, Spec, to_codes
 from mnnconvert.ops.base import Emission, Fields, Form, Op, register
 from mnnconvert.ops.convolution import Convolution, Pads, Pair, parse_activation
-from mnnconvert.ops.quantization import round_away
 from mnnconvert.ops.samples import Operand, exactly, floats, grid, integers
 from mnnconvert.ops.windows import correlate, pad_spatial
 
@@ -60,7 +59,7 @@ class ConvInt8(Op):
         y = sums.astype(F32) * scale.reshape(-1, 1, 1)
         if shift is not None:
             y += shift.reshape(-1, 1, 1)
-        return np.clip(round_away(y), self.low, self.high).astype(I8)
+        return to_codes(y, self.low, self.high)
 
     def emit(self, x: Spec, w: Spec, *rest: Spec) -> Emission:
         made = self.window.emit(x, w)

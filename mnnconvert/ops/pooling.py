@@ -10,7 +10,7 @@ from mnnconvert.ir.types import I8, I32, Dim, Spec, add, ceildiv, floordiv
 from mnnconvert.ops.base import Emission, Fields, Form, Op, register
 from mnnconvert.ops.convolution import Pads, Pair, parse_pads
 from mnnconvert.ops.samples import Operand, grid, integers
-from mnnconvert.ops.windows import Ints, covered, fold_windows, pad_spatial, same_pads
+from mnnconvert.ops.windows import Ints, covered, fold_windows, pad_spatial, positive, same_pads
 
 KINDS = ("MAXPOOL", "AVEPOOL")
 
@@ -156,12 +156,15 @@ class Pooling(Op):
         mode, count, whole = fields["padType"], fields["countType"], bool(fields["isGlobal"])
         if count == "DEFAULT":
             count = "INCLUDE_PADDING" if mode == "CAFFE" and fields.get("pads") is None else "EXCLUDE_PADDING"
+        kernel, strides = (fields["kernelY"], fields["kernelX"]), (fields["strideY"], fields["strideX"])
+        if whole:  # what the window would be is of no consequence
+            strides = max(1, strides[0]), max(1, strides[1])
+        else:
+            positive(*kernel, *strides)
         return cls(
             function=fields["type"],
-            kernel=(fields["kernelY"], fields["kernelX"]),
-            strides=(fields["strideY"], fields["strideX"])
-            if not whole
-            else (max(1, fields["strideY"]), max(1, fields["strideX"])),
+            kernel=kernel,
+            strides=strides,
             pads=parse_pads(fields) if mode == "CAFFE" else (0, 0, 0, 0),
             pad_mode="SAME" if mode == "SAME" else "CAFFE",
             ceil=bool(fields["ceilModel"]) and mode == "CAFFE",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from mnnconvert.ir.types import F32, I8, Spec
+from mnnconvert.ir.types import F32, I8, Spec, round_away, to_codes
 from mnnconvert.ops.base import Emission, Fields, Form, Op, register
 from mnnconvert.ops.samples import grid, integers
 
@@ -22,11 +20,6 @@ def _along_channels(values: Numbers, rank: int) -> np.ndarray:
 def _numbers(fields: Fields, name: str, default: Numbers) -> Numbers:
     found = fields.get(name)
     return default if found is None or not len(found) else tuple(float(v) for v in found)
-
-
-def round_away(x: Any) -> Any:
-    """The nearest whole number, halves away from zero: x +- 0.5 in float32, truncated."""
-    return np.trunc(x + np.copysign(np.float32(0.5), x))
 
 
 class _Scaled(Op):
@@ -53,7 +46,7 @@ class _Scaled(Op):
 
 @register()
 class FloatToInt8(_Scaled):
-    """clamp(round(x * scale + zero), low, high) as int8; halves away from zero. `scale` is the reciprocal step."""
+    """clamp(round(x * scale + zero), low, high) as int8; `scale` is the reciprocal step. See `to_codes`."""
 
     scale: Numbers = (1.0,)
     zero: Numbers = (0.0,)
@@ -68,7 +61,7 @@ class FloatToInt8(_Scaled):
 
     def ref(self, x: np.ndarray) -> np.ndarray:
         y = x * _along_channels(self.scale, x.ndim) + _along_channels(self.zero, x.ndim)
-        return np.clip(round_away(y), self.low, self.high).astype(I8)
+        return to_codes(y, self.low, self.high)
 
     samples = grid(x=[(2, 3, 4, 4)], scale=[(20.0,)], zero=[(0.0,), (3.0,)]) + grid(
         x=[(2, 3, 4, 4)], scale=[(10.0, 20.0, 30.0)], zero=[(0.0, 1.0, -2.0)]

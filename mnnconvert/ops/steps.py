@@ -76,12 +76,12 @@ def float_operands(node: Node) -> list[Value]:
 
 
 def integer_weight(node: Node) -> CodedWeights | None:
-    """The weight of a convolution on codes; None where its form is another."""
-    tensor = node.inputs[1].tensor if isinstance(node.op, Convolution) else None
+    """The weight of a convolution on codes; None where its form is another, or it is not in the op's table."""
+    tensor = node.inputs[1].tensor if isinstance(node.op, Convolution) and len(node.inputs) > 2 else None
     if not isinstance(tensor, CodedTensor) or not all(v.is_constant for v in node.inputs[1:]):
         return None
     coded = tensor.coded
-    fits = coded.minimum is None and coded.bits == 8 and coded.blocks == 1 and len(coded.codes) == tensor.shape[0]
+    fits = coded.minimum is None and coded.bits == 8 and coded.blocks == 1 and coded.shape[0] == tensor.shape[0]
     return coded if fits else None
 
 

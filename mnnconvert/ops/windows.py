@@ -19,6 +19,12 @@ PLANES = 1 << 16  # elements of a depthwise block: it stays in the second-level 
 Ints = tuple[int, ...]
 
 
+def positive(*sizes: int) -> None:
+    """ValueError unless all of these are at least 1, as kernels, strides and dilations of a sound file are."""
+    if min(sizes) < 1:
+        raise ValueError(f"a window of {list(sizes)}")
+
+
 def same_pads(size: int, kernel: int, stride: int, dilation: int = 1) -> tuple[int, int]:
     """Pads (begin, end) of the SAME rule: out = ceil(in/s), the smaller half first."""
     total = max(0, (-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir.coded import CodedWeights
-from mnnconvert.quantizers.thresholds import round_away
+from mnnconvert.ir.types import round_away
 
 Floats = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnnconvert.ir.types import I8, Steps
+from mnnconvert.ir.types import I8, Steps, round_away
 from mnnconvert.quantizers.observers import KL_BINS, Histogram, Statistics
 
 Floats = NDArray[np.float64]
@@ -94,11 +94,6 @@ def admm_scale(histogram: Histogram, largest: float, clamp: int) -> float:
             break
         alpha = following
     return alpha
-
-
-def round_away(x: NDArray[np.floating]) -> NDArray[np.floating]:
-    """To the nearest integer, halves away from zero."""
-    return np.trunc(x + np.copysign(0.5, x))
 
 
 def percentile_range(seen: Statistics, percent: float = PERCENTILE) -> tuple[float, float]:

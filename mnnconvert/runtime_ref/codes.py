@@ -110,9 +110,9 @@ class _Coder:
         x, y, coded = _steps(node.inputs[0]), _steps(node.output), integer_weight(node)
         assert coded is not None
         weight = coded.codes.reshape(node.inputs[1].tensor.shape)  # type: ignore[union-attr]
-        bias = node.inputs[2].constant if len(node.inputs) > 2 else None
-        scale = coded.scale[:, 0]
-        numbers = integer_numbers(scale, np.zeros_like(scale) if bias is None else bias, x, y, depthwise(op, weight))
+        bias = node.inputs[2].constant
+        assert bias is not None
+        numbers = integer_numbers(coded.scale[:, 0], bias, x, y, depthwise(op, weight))
         sums = coded.codes.sum(1, dtype=np.int64)
         start = numbers[0] - round(x.zero) * sums
         y = activated(y, op.activation)
@@ -183,7 +183,7 @@ def integer_numbers(
 
 def _filling(op: Operation, result: Value) -> list[Value]:
     """The operand of a Padding that says what it fills with: the code of 0."""
-    return [_constant("zero", np.array(_steps(result).zero, I8))] if isinstance(op, Padding) else []
+    return [_constant("zero", np.array(round(_steps(result).zero), I8))] if isinstance(op, Padding) else []
 
 
 def _constant(name: str, array: np.ndarray) -> Value:

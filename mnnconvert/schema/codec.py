@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir.coded import CodedWeights
-from mnnconvert.ir.tensor import release_array
+from mnnconvert.ir.tensor import check_mapped, release_array
 
 Bytes = NDArray[np.uint8]
 Codes = NDArray[np.int8]
@@ -25,6 +25,7 @@ T = TypeVar("T", bound=np.generic)
 DENSE, SPARSE, HALF, RAW_INT8, SPARSE_FLOAT = 1, 2, 3, 4, 0
 HALF_MAX = 65504.0
 LANES = ((8, 0x0001000100010001), (16, 0x0000000100000001), (32, 1))  # width, a one in every other lane
+MOST_WEIGHTS = 1 << 40  # of one op; what says more is damaged
 CHUNK = 1 << 16  # codes handled at once, a multiple of 8: temporaries stay in the cache
 
 
@@ -185,9 +186,13 @@ def decode(fields: IDSTFields, rows: int, columns: int) -> CodedWeights | Floats
 def _decode_dense(
     fields: IDSTFields, shape: tuple[int, int], scale: Floats, minimum: Floats | None, lowest: int, half: bool
 ) -> CodedWeights | Floats:
-    """Codes are read when they are asked for, and may be let go then; before, only what can be wrong with them is."""
+    """Codes are read when they are asked for, and may be let go then; before, only what can be wrong with them is.
+
+    Asking raises `file-changed` where the file was written to in place meanwhile.
+    """
 
     def read(codes: bool = True) -> tuple[Codes, Codes]:
+        check_mapped(fields.buffer)
         reader = _Reader(fields.buffer, fields.shapeInt32)
         reader.dimensions(math.prod(shape))
         codebook = reader.codebook()
@@ -244,6 +249,8 @@ class _Reader:
         dims = [int(d) for d in self.take(int(self.take(1)[0]) * width).view(f"<u{width}")]
         if not dims or count not in (None, math.prod(dims)):
             _bad(f"dimensions {dims} for {count} weights")
+        if math.prod(dims) > MOST_WEIGHTS:
+            _bad(f"{len(dims)} dimensions for more than {MOST_WEIGHTS} weights")
         return dims
 
     def codebook(self) -> Codes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,18 +13,7 @@ import numpy as np
 
 import mnnconvert.ops  # noqa: F401  (registers the ops)
 from mnnconvert.errors import ConversionError, MnnConvertError
-from mnnconvert.ir import (
-    F32,
-    ArrayTensor,
-    CodedTensor,
-    CodedWeights,
-    FileTensor,
-    Graph,
-    HalfTensor,
-    Node,
-    Spec,
-    Value,
-)
+from mnnconvert.ir import F32, ArrayTensor, CodedTensor, CodedWeights, FileTensor, Graph, HalfTensor, Node, Spec, Value
 from mnnconvert.ir.tensor import release_array
 from mnnconvert.ir.types import Shape
 from mnnconvert.ops.base import READERS, Op
@@ -261,7 +251,7 @@ def _place(data: Any) -> object:
 
 def _tensor_of(data: Any, shape: tuple[int, ...], name: str, rows: int) -> Any:
     """A tensor of the given shape from what a table holds; a coding has one scale (or more) for each of `rows`."""
-    count = int(np.prod(shape, dtype=np.int64))
+    count = math.prod(shape)
     if data is None:
         return ArrayTensor(np.zeros(shape, np.float32))
     if isinstance(data, codec.IDSTFields):
@@ -276,13 +266,13 @@ def _tensor_of(data: Any, shape: tuple[int, ...], name: str, rows: int) -> Any:
 
 def _coded_tensor(fields: codec.IDSTFields, shape: tuple[int, ...], rows: int) -> Any:
     if fields.type == 3:
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         if fields.buffer.size != 2 * count:
             raise ConversionError.of(
                 "bad-weight-coding", f"a half weight holds {fields.buffer.size} bytes instead of {2 * count}"
             )
         return HalfTensor(ArrayTensor(fields.buffer.view(np.float16).reshape(shape)))
-    decoded = codec.decode(fields, rows, int(np.prod(shape, dtype=np.int64)) // max(rows, 1))
+    decoded = codec.decode(fields, rows, math.prod(shape) // max(rows, 1))
     if isinstance(decoded, CodedWeights):
         release_array(fields.buffer)
         return CodedTensor(decoded, shape)

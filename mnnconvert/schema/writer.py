@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import mmap
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import numpy as np
 
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir import Graph, Node, Value
-from mnnconvert.ir.tensor import fingerprint
+from mnnconvert.ir.tensor import MappedFile, fingerprint
 from mnnconvert.ops.control import tell_apart
 from mnnconvert.ops.layout import Opaque
 from mnnconvert.schema import flatbuffer, tables
@@ -223,10 +222,9 @@ def write_model(graph: Graph, target: Path, *, external: bool = False, biz_code:
 def map_file(path: Path) -> memoryview:
     """The bytes of a file, mapped into memory."""
     try:
-        with path.open("rb") as file:
-            if path.stat().st_size == 0:
-                raise ConversionError.of("bad-mnn-file", f"'{path}' is empty", file=path)
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        if path.stat().st_size == 0:
+            raise ConversionError.of("bad-mnn-file", f"'{path}' is empty", file=path)
+        return memoryview(MappedFile.of(path))
     except FileNotFoundError as error:
         raise ConversionError.of("missing-file", f"'{path}' does not exist", file=path) from error
     except OSError as error:

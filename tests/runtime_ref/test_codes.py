@@ -96,6 +96,20 @@ def test_intermediate_values_are_what_their_codes_stand_for():
     np.testing.assert_array_equal(steps.decode(steps.encode(got)), got)
 
 
+def test_a_convolution_without_bias_is_one_of_floats(tmp_path):
+    """Only weights and biases in the table of the op are for integers."""
+    b = Builder()
+    x = b.input("x", np.dtype("float32"), (1, 4, 5, 5))
+    weight = CodedTensor(CodedWeights(np.ones((3, 4), np.int8), np.ones((3, 1), F), None, 8), (3, 4, 1, 1))
+    y = b.add(OPS["Convolution"](), x, b.constant(weight, "w"), name="y")
+    x.steps = y.steps = Steps(0.05)
+    b.output(y, "y")
+    write_model(b.graph, tmp_path / "m.mnn")
+    feed = {"x": np.full((1, 4, 5, 5), 0.51, F)}
+    for backend in ("reference", "cpu"):
+        np.testing.assert_allclose(load(tmp_path / "m.mnn", backend).run(feed)["y"], 4 * 0.51, rtol=1e-6)
+
+
 def test_a_float_op_reads_values_not_codes():
     graph, feeds = one_op(OPS["Unary"]("SIGMOID"), [(2, 3)])
     np.testing.assert_array_equal(Session(graph).graph.nodes, graph.nodes)
@@ -127,6 +141,17 @@ def test_a_net_is_the_same_in_mnn(symmetric, tmp_path):
     step = next(v.steps.scale for v in graph.values() if v.name == "j")
     assert np.abs(theirs - ours).max() < 1.01 * step
     assert (np.abs(theirs - ours) > 0.01 * step).mean() <= 0.05
+
+
+@needs_mnn
+@pytest.mark.parametrize("steps", [SYMMETRIC, OFFSET])
+def test_what_no_code_stands_for_is_the_same_in_mnn(steps, tmp_path):
+    """NaN becomes the highest code, on every level and in numpy."""
+    graph, feeds = one_op(OPS["Unary"]("NEG"), [(1, 16, 3, 5)], steps=steps)
+    feeds["x0"][:, :4] = np.array([np.nan, np.inf, -np.inf, 1e30], F)[:, None, None]
+    theirs = in_mnn(graph, feeds, tmp_path)["y"][:, :4]
+    for backend in ("reference", "cpu"):
+        np.testing.assert_array_equal(Session(graph, backend).run(feeds)["y"][:, :4], theirs)
 
 
 @needs_mnn

@@ -281,3 +281,11 @@ def test_an_index_beyond_a_short_codebook_is_found_at_once():
     assert decode(dataclasses.replace(GOOD, buffer=data(short + "1860")), 2, 4).codes[0].tolist() == [-1, 0, 1, -1]
     with pytest.raises(ConversionError, match="code index 3"):
         decode(dataclasses.replace(GOOD, buffer=data(short + "18e0")), 2, 4)
+
+
+@pytest.mark.parametrize("sizes", ["ff" + "ffff" * 255, "02" + "ffff" * 2 + "00", "03" + "ffff" * 3])
+def test_no_op_has_so_many_weights(sizes):
+    with pytest.raises(ConversionError) as caught:
+        element_count(dataclasses.replace(GOOD, buffer=data(sizes)))
+        decode(dataclasses.replace(GOOD, buffer=data(sizes)), 2, 4)
+    assert caught.value.diagnostics[0].reference == "bad-weight-coding"

@@ -1,6 +1,8 @@
 """Graphs through files: constants, embedded and external weights, metadata, names, sharing, damage."""
 
 import json
+import os
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +12,7 @@ from mnnconvert.errors import ConversionError
 from mnnconvert.ir import F32, I32, ArrayTensor, Builder, CodedTensor, Graph, HalfTensor, Steps, Value
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.elementwise import Binary
+from mnnconvert.ops.pooling import Pooling
 from mnnconvert.quantizers.rtn import quantize
 from mnnconvert.runtime_ref.session import Session
 from mnnconvert.schema import flatbuffer, tables, writer
@@ -55,6 +58,91 @@ def test_weights_survive(name, external, tmp_path):
     assert type(weight) is type(WEIGHTS[name]) or external
     np.testing.assert_array_equal(weight.numpy(), WEIGHTS[name].numpy())
     np.testing.assert_array_equal(Session(back).run(feeds())["y0"], Session(graph).run(feeds())["y0"])
+
+
+def change(path, how):
+    """What others may do to a file that is in use."""
+    data = path.read_bytes()
+    if how == "replaced":
+        path.with_suffix(".new").write_bytes(bytes(len(data)))
+        os.replace(path.with_suffix(".new"), path)
+        return
+    if how == "deleted":
+        path.unlink()
+        return
+    path.write_bytes(data[: 100 if how == "cut" else None])
+    os.utime(path, ns=(0, 0))
+
+
+def use(graph, tmp_path):
+    """What a graph is used for: both executors, a second session, writing; the results of running."""
+    results = [Session(graph, backend).run(feeds())["y0"] for backend in ("cpu", "reference", "cpu")]
+    write_model(graph, tmp_path / "again.mnn")
+    return [*results, Session(read_model(tmp_path / "again.mnn")).run(feeds())["y0"]]
+
+
+@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("how", ["replaced", "deleted"])
+@pytest.mark.parametrize("name", ["8 bit", "4 bit blocks", "3 bit half scales"])
+def test_codes_outlive_their_file(name, how, external, tmp_path):
+    """A file that goes away stays mapped; codes in an external file are in memory."""
+    graph = conv_graph(WEIGHTS[name])
+    want = use(graph, tmp_path)
+    write_model(graph, tmp_path / "m.mnn", external=external)
+    for released in (False, True):
+        back = read_model(tmp_path / "m.mnn")
+        if released:
+            Session(back).run(feeds())
+        if external:
+            change(tmp_path / "m.mnn.weight", how)
+        change(tmp_path / "m.mnn", how)
+        np.testing.assert_array_equal(use(back, tmp_path), want)
+        write_model(graph, tmp_path / "m.mnn", external=external)
+
+
+@pytest.mark.parametrize("how", ["touched", "cut"])
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_a_file_that_is_written_to_is_not_read_on(name, how, tmp_path):
+    write_model(conv_graph(WEIGHTS[name]), tmp_path / "m.mnn")
+    back = read_model(tmp_path / "m.mnn")
+    change(tmp_path / "m.mnn", how)
+    for backend in ("cpu", "reference"):
+        with pytest.raises(ConversionError) as caught:
+            Session(back, backend).run(feeds())
+        assert caught.value.diagnostics[0].reference == "file-changed"
+
+
+@pytest.mark.parametrize("how", ["touched", "cut", "replaced", "deleted"])
+def test_an_external_file_that_changes_is_not_read_on(how, tmp_path):
+    write_model(conv_graph(), tmp_path / "m.mnn", external=True)
+    back = read_model(tmp_path / "m.mnn")
+    change(tmp_path / "m.mnn.weight", how)
+    with pytest.raises(ConversionError) as caught:
+        Session(back).run(feeds())
+    assert caught.value.diagnostics[0].reference == "file-changed"
+
+
+def test_codes_are_let_go_by_several_threads(tmp_path):
+    write_model(conv_graph(WEIGHTS["8 bit"]), tmp_path / "m.mnn")
+    coded = read_model(tmp_path / "m.mnn").nodes[0].inputs[1].tensor.coded
+    want, wrong = WEIGHTS["8 bit"].coded.codes, []
+
+    def work():
+        for _ in range(300):
+            try:
+                same = np.array_equal(coded.codes, want)
+                coded.let_go()
+            except AttributeError:
+                same = False
+            if not same:
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 @pytest.mark.parametrize("most", [800, 1000])
@@ -226,3 +314,25 @@ def test_uuid_is_a_uuid(tmp_path):
     net = flatbuffer.read(map_file(tmp_path / "m.mnn"), tables.Net)
     assert len(net.mnn_uuid) == 36
     json.dumps(net.mnn_uuid)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        Convolution(strides=(-1, 1)),
+        Convolution(dilations=(1, 0)),
+        Pooling(kernel=(3, -16777213)),
+        Pooling(kernel=(2, 2), strides=(2, 0)),
+    ],
+    ids=str,
+)
+def test_windows_are_not_of_negative_sizes(op, tmp_path):
+    b = Builder(Graph())
+    x = b.input("x", F32, (1, 16, 4, 4))
+    constants = [b.constant(W, "w"), b.constant(np.zeros(8, np.float32), "b")] if isinstance(op, Convolution) else []
+    b.output(b.add(type(op)(), x, *constants))
+    b.graph.nodes[0].op = op
+    write_model(b.graph, tmp_path / "m.mnn")
+    with pytest.raises(ConversionError) as caught:
+        read_model(tmp_path / "m.mnn")
+    assert caught.value.diagnostics[0].reference == "bad-mnn-file"

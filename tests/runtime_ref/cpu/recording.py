@@ -138,7 +138,7 @@ def record_tests(folder: Path, words: Sequence[str]) -> list[Recorded]:
         return recorder.recorded
 
 
-_memory: list[dict[int, Array]] = []  # of the calls under way: slot -> its memory
+_memory: list[Callable[[int], Array]] = []  # of the calls under way: the memory of a slot
 
 
 def _recording_run(recorder: Recorder, run: Callable[..., None]) -> Callable[..., None]:
@@ -166,7 +166,7 @@ def _recording_run(recorder: Recorder, run: Callable[..., None]) -> Callable[...
 def _array(slot: int, slots: int) -> Array | None:
     """The tensor of a slot; `slots` is the address of the table of pointers."""
     address = ctypes.c_size_t.from_address(slots + slot * ctypes.sizeof(ctypes.c_size_t)).value
-    return replace(_memory[-1][slot], address=address) if address else None
+    return replace(_memory[-1](slot), address=address) if address else None
 
 
 def _strided(array: np.ndarray) -> Array:
@@ -180,7 +180,7 @@ def _strided(array: np.ndarray) -> Array:
 def _naming_arrays(call: Callable[..., None]) -> Callable[..., None]:
     def naming(self: Library, name: str, pool: Any = None, **values: Any) -> None:
         arrays = {i: values.get(n) for i, n in enumerate(self.kernels[name].args)}
-        _memory.append({i: _strided(a) for i, a in arrays.items() if a is not None})
+        _memory.append({i: _strided(a) for i, a in arrays.items() if a is not None}.__getitem__)
         try:
             call(self, name, pool, **values)
         finally:
@@ -190,14 +190,19 @@ def _naming_arrays(call: Callable[..., None]) -> Callable[..., None]:
 
 
 def _to_the_end(tensor: Tensor) -> Array:
-    """What kernels may touch of a tensor's buffer, of which blocked layouts fill more than the tensor's own bytes."""
+    """What kernels may touch of a tensor's buffer, of which blocked layouts fill more than the tensor's own bytes.
+
+    What is kept from run to run has its size only when the run has begun.
+    """
+    if tensor.buffer.kept is not None:
+        return _strided(tensor.buffer.kept())
     size = (tensor.buffer.nbytes - tensor.offset) // tensor.dtype.itemsize
     return Array(0, size * tensor.dtype.itemsize, tensor.dtype)
 
 
 def _naming_tensors(run: Callable[..., Any]) -> Callable[..., Any]:
     def naming(self: Program, *words: Any, **named: Any) -> Any:
-        _memory.append({slot: _to_the_end(tensor) for slot, tensor in enumerate(self._tensors, 1)})
+        _memory.append(lambda slot: _to_the_end(self._tensors[slot - 1]))
         try:
             return run(self, *words, **named)
         finally:

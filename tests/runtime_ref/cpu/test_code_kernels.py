@@ -152,6 +152,7 @@ def halves(rng, *shape):
 def test_between_floats_and_codes(lib, rng, channels, pixels, layout):
     shape, count = (2, channels, *pixels), int(np.prod(pixels))
     x, q = halves(rng, *shape), codes(rng, *shape)
+    x.reshape(2, -1)[:, 0] = np.nan, -np.inf
     stored = to_blocked(x, lib.lanes) if layout == BLOCKED else x
     last = shape if layout == SAME else (2, *pixels, padded(channels, lib))
     y = both(lib, "floats_to_codes", last, np.int8, x=guarded(stored), batch=2, channels=channels, pixels=count,

@@ -3,7 +3,8 @@
 // Maps of codes are stored with their channels last: [N, H, W, round_up(C, lanes)], so that the channels of a pixel are
 // whole vectors. What stands in the places beyond C is of no consequence.
 //
-// A number x becomes clamp(round(x)), halves away from zero: x +- 0.5 in float32, truncated.
+// A number x becomes clamp(round(x)), halves away from zero: x +- 0.5 in float32, truncated. NaN becomes the highest
+// code, as in MNN.
 #pragma once
 #include "kernel.h"
 #include "simd.h"
@@ -62,7 +63,7 @@ struct Rounding {
   MNNK_INLINE vi operator()(vf x) const {
     const vi sign = as_int(x) & splat_int(INT32_MIN);
     const vf moved = x + as_float(sign | as_int(splat(0.5f)));
-    return truncate_to_int(min(high, max(low, moved)));
+    return truncate_to_int(max(low, min(moved, high)));  // the order decides what becomes of NaN
   }
 };
 

@@ -155,7 +155,7 @@ struct CodeDot {  // "wide" stands in for VNNI
   using Weight = int8_t;
   static constexpr int group = 4, offset = 128;
   static MNNK_INLINE vi step(vi s, vi w, vi x) {
-    for (int i = 0; i < 32; i += 8) s += ((w << (24 - i)) >> 24) * ((x >> i) & splat_int(255));
+    for (int i = 0; i < 32; i += 8) s += (shift_up(w, 24 - i) >> 24) * ((x >> i) & splat_int(255));
     return s;
   }
 };
@@ -168,6 +168,16 @@ struct CodeDot {
     return (vi)vdotq_s32((int32x4_t)s, vreinterpretq_s8_s32((int32x4_t)w), vreinterpretq_s8_s32((int32x4_t)x));
   }
 };
+#elif defined(MNNK_BYTE_DOT)
+struct CodeDot {  // stands in for ARM, to record what is replayed there
+  using Activation = int8_t;
+  using Weight = int8_t;
+  static constexpr int group = 4, offset = 0;
+  static MNNK_INLINE vi step(vi s, vi w, vi x) {
+    for (int i = 0; i < 32; i += 8) s += (shift_up(w, i) >> 24) * (shift_up(x, i) >> 24);
+    return s;
+  }
+};
 #else
 struct CodeDot {
   using Activation = int16_t;
@@ -177,7 +187,7 @@ struct CodeDot {
 #if defined(MNNK_HAS_PAIRS)
     return in_order(s + sum_pairs(w, x));
 #else
-    return s + ((w << 16) >> 16) * ((x << 16) >> 16) + (w >> 16) * (x >> 16);
+    return s + (shift_up(w, 16) >> 16) * (shift_up(x, 16) >> 16) + (w >> 16) * (x >> 16);
 #endif
   }
 };

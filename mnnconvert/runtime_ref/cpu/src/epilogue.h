@@ -9,7 +9,7 @@
 
 namespace mnnk {
 
-// The numbers are known to Python (mnnconvert/runtime_ref/cpu/program.py: ACTIVATIONS).
+// The numbers are known to Python (mnnconvert/runtime_ref/cpu/lower.py: ACTIVATIONS).
 enum Activation : int64_t {
   IDENTITY = 0,
   CLIP = 1,  // between low and high: ReLU is 0..inf, ReLU6 is 0..6

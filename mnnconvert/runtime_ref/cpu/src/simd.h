@@ -40,6 +40,13 @@ MNNK_INLINE void store(int32_t* p, vi v) { std::memcpy(p, &v, sizeof v); }
 MNNK_INLINE vi as_int(vf v) { return reinterpret_cast<vi>(v); }
 MNNK_INLINE vf as_float(vi v) { return reinterpret_cast<vf>(v); }
 
+// Bits are counted and moved without a sign, because only that may wrap.
+MNNK_INLINE vu as_unsigned(vi v) { return reinterpret_cast<vu>(v); }
+MNNK_INLINE vi as_signed(vu v) { return reinterpret_cast<vi>(v); }
+MNNK_INLINE vi plus(vi a, vi b) { return as_signed(as_unsigned(a) + as_unsigned(b)); }
+MNNK_INLINE vi minus(vi a, vi b) { return as_signed(as_unsigned(a) - as_unsigned(b)); }
+MNNK_INLINE vi shift_up(vi v, int bits) { return as_signed(as_unsigned(v) << bits); }
+
 // The first `count` (0..lanes) floats; the other lanes are `rest`.
 MNNK_INLINE vf load_part(const float* p, int64_t count, float rest = 0.0f) {
   alignas(64) float buffer[lanes];

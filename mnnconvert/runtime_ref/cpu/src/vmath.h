@@ -30,13 +30,6 @@ MNNK_INLINE bool any(vi mask) {
   return sum != 0;
 }
 
-// Bits are counted and moved without a sign, because only that may wrap.
-MNNK_INLINE vu as_unsigned(vi v) { return reinterpret_cast<vu>(v); }
-MNNK_INLINE vi as_signed(vu v) { return reinterpret_cast<vi>(v); }
-MNNK_INLINE vi plus(vi a, vi b) { return as_signed(as_unsigned(a) + as_unsigned(b)); }
-MNNK_INLINE vi minus(vi a, vi b) { return as_signed(as_unsigned(a) - as_unsigned(b)); }
-MNNK_INLINE vi shift_up(vi v, int bits) { return as_signed(as_unsigned(v) << bits); }
-
 MNNK_INLINE vf copy_sign(vf size, vf sign) {
   return as_float((as_int(size) & splat_int(0x7fffffff)) | (as_int(sign) & splat_int(INT32_MIN)));
 }

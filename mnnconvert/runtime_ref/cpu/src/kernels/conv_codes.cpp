@@ -89,18 +89,19 @@ struct Window {
 };
 
 // Pixels of codes as activations; `step` codes from one to the next.
-template <class Dot> void copy_pixels(const Conv& c, const int8_t* __restrict x, int64_t step, int64_t count,
-                 typename Dot::Activation* __restrict to) {
+template <class Dot, class Activation = typename Dot::Activation>
+void copy_pixels(const Conv& c, const int8_t* __restrict x, int64_t step, int64_t count, Activation* __restrict to) {
   const int64_t channels = c.channels();
   if (channels == step) {
-    for (int64_t i = 0; i < count * channels; ++i) to[i] = static_cast<typename Dot::Activation>(x[i] + Dot::offset);
+    for (int64_t i = 0; i < count * channels; ++i) to[i] = static_cast<Activation>(x[i] + Dot::offset);
     return;
   }
   for (int64_t q = 0; q < count; ++q, x += step, to += channels)
-    for (int64_t i = 0; i < channels; ++i) to[i] = static_cast<typename Dot::Activation>(x[i] + Dot::offset);
+    for (int64_t i = 0; i < channels; ++i) to[i] = static_cast<Activation>(x[i] + Dot::offset);
 }
 
-template <class Dot> void copy_window(const Conv& c, const Window& at, const int8_t* x, typename Dot::Activation zero, typename Dot::Activation* to) {
+template <class Dot, class Activation = typename Dot::Activation>
+void copy_window(const Conv& c, const Window& at, const int8_t* x, Activation zero, Activation* to) {
   const int64_t pixel = c.in_pixel(), channels = c.channels();
   const int64_t left = smaller(at.width, larger<int64_t>(0, -at.column));
   const int64_t inside = larger<int64_t>(0, smaller(at.width, c.columns.size - at.column) - left);
@@ -116,7 +117,8 @@ template <class Dot> void copy_window(const Conv& c, const Window& at, const int
   }
 }
 
-template <class Dot> void copy_single(const Conv& c, const int8_t* x, typename Dot::Activation zero, int64_t begin, int64_t end, typename Dot::Activation* to) {
+template <class Dot, class Activation = typename Dot::Activation>
+void copy_single(const Conv& c, const int8_t* x, Activation zero, int64_t begin, int64_t end, Activation* to) {
   const int64_t pixel = c.in_pixel(), channels = c.channels();
   const bool all = c.rows.stride == 1 && c.columns.stride == 1 && c.rows.begin == 0 && c.columns.begin == 0 &&
                    c.rows.out == c.rows.size && c.columns.out == c.columns.size;
@@ -124,16 +126,18 @@ template <class Dot> void copy_single(const Conv& c, const int8_t* x, typename D
   for (int64_t q = begin; q < end; ++q, to += channels) {
     const int64_t row = q / c.columns.out * c.rows.stride - c.rows.begin;
     const int64_t column = q % c.columns.out * c.columns.stride - c.columns.begin;
-    if (row < 0 || row >= c.rows.size || column < 0 || column >= c.columns.size) std::fill_n(to, channels, zero);
-    else copy_pixels<Dot>(c, x + (row * c.columns.size + column) * pixel, pixel, 1, to);
+    if (row < 0 || row >= c.rows.size || column < 0 || column >= c.columns.size)
+      std::fill_n(to, channels, zero);
+    else
+      copy_pixels<Dot>(c, x + (row * c.columns.size + column) * pixel, pixel, 1, to);
   }
 }
 
 // A tile of outputs of a chunk.
 template <class Dot> struct Tile {
   const typename Dot::Activation* const* pixels;  // where the window of each begins
-  const int64_t* runs;              // where each run of the window begins
-  int64_t run_count, run_words;     // words of `group` activations
+  const int64_t* runs;                          // where each run of the window begins
+  int64_t run_count, run_words;                 // words of `group` activations
   const typename Dot::Weight* w;
   const int32_t* start;
   const float *scale, *shift;
@@ -210,9 +214,9 @@ template <class Dot> struct Memory {
 
 // The outputs [begin, end) of an image, tiles [first, last).
 template <class Dot>
-void run_chunk(const Conv& c, const Memory<Dot>& memory, const int8_t* x, const typename Dot::Weight* packed, const int32_t* numbers,
-               int8_t* y, int64_t zero, const Rounding& round, int64_t begin, int64_t end, int64_t first,
-               int64_t last) {
+void run_chunk(const Conv& c, const Memory<Dot>& memory, const int8_t* x, const typename Dot::Weight* packed,
+               const int32_t* numbers, int8_t* y, int64_t zero, const Rounding& round, int64_t begin, int64_t end,
+               int64_t first, int64_t last) {
   const Window at(c, begin, end);
   const int64_t channels = c.channels(), row = at.width * channels;
   const auto filling = static_cast<typename Dot::Activation>(zero + Dot::offset);
@@ -234,8 +238,8 @@ void run_chunk(const Conv& c, const Memory<Dot>& memory, const int8_t* x, const 
   for (int64_t tile = first; tile < last; ++tile) {
     const int64_t from = 2 * tile * lanes;
     const Tile<Dot> t{memory.pixels, memory.runs, c.rows.kernel * columns,
-                 (joined ? c.columns.kernel : 1) * channels / Dot::group, packed + from * channels * c.taps(),
-                 numbers + from, factors + from, factors + padded + from, y + begin * padded + from, padded, round};
+                      (joined ? c.columns.kernel : 1) * channels / Dot::group, packed + from * channels * c.taps(),
+                      numbers + from, factors + from, factors + padded + from, y + begin * padded + from, padded, round};
     if (c.tile_blocks(tile) == 2) run_pixels<Dot, 2>(t, 0, end - begin);
     else run_pixels<Dot, 1>(t, 0, end - begin);
   }
@@ -243,10 +247,21 @@ void run_chunk(const Conv& c, const Memory<Dot>& memory, const int8_t* x, const 
 
 struct Numbers {
   const void *start, *scale, *shift;  // int32, float32, float32 or null
+
+  // To [start, scale, shift][padded], of each start less `less(o)`; what is beyond the outputs is 0.
+  template <class F> void put(int64_t outputs, int64_t padded, int32_t* to, const F& less) const {
+    float *scales = reinterpret_cast<float*>(to + padded), *shifts = scales + padded;
+    std::fill_n(to, 3 * padded, 0);
+    for (int64_t o = 0; o < outputs; ++o) {
+      to[o] = static_cast<int32_t>(in<int32_t>(start)[o] - less(o));
+      scales[o] = in(scale)[o];
+      if (shift) shifts[o] = in(shift)[o];
+    }
+  }
 };
 
-template <class Dot> void pack(const Conv& c, const int8_t* w, const Numbers& from, void* packed, int32_t* start) {
-  const int64_t taps = c.taps(), padded = c.out_pixel();
+template <class Dot> void pack(const Conv& c, const int8_t* w, const Numbers& from, void* packed, int32_t* numbers) {
+  const int64_t taps = c.taps();
   auto* y = out<typename Dot::Weight>(packed);
   for (int64_t tile = 0; tile < c.tiles(); ++tile)
     for (int64_t tap = 0; tap < taps; ++tap)
@@ -254,16 +269,11 @@ template <class Dot> void pack(const Conv& c, const int8_t* w, const Numbers& fr
         for (int64_t o = 2 * tile * lanes; o < (2 * tile + c.tile_blocks(tile)) * lanes; ++o)
           for (int64_t i = first; i < first + Dot::group; ++i)
             *y++ = o < c.outputs && i < c.inputs ? w[(o * c.inputs + i) * taps + tap] : 0;
-
-  float *scale = reinterpret_cast<float*>(start + padded), *shift = scale + padded;
-  std::fill_n(start, 3 * padded, 0);
-  for (int64_t o = 0; o < c.outputs; ++o) {
+  from.put(c.outputs, c.out_pixel(), numbers, [&](int64_t o) {
     int64_t sum = 0;
     for (int64_t i = 0; i < c.inputs * taps; ++i) sum += w[o * c.inputs * taps + i];
-    start[o] = static_cast<int32_t>(in<int32_t>(from.start)[o] - Dot::offset * sum);
-    scale[o] = in(from.scale)[o];
-    if (from.shift) shift[o] = in(from.shift)[o];
-  }
+    return Dot::offset * sum;  // what is too much in the activations
+  });
 }
 
 struct Maps {
@@ -306,7 +316,8 @@ KERNEL(conv_codes_pack, ARGS(w, start, scale, shift, packed, numbers),
        PARAMS(outputs, inputs, kernel_h, kernel_w, positive)) {
   const Conv c{{0, 0, p.kernel_h, 1, 1, 0}, {0, 0, p.kernel_w, 1, 1, 0}, 1, p.inputs, p.outputs, 0, 0};
   with_dot(p.positive, [&](auto dot) {
-    pack<decltype(dot)>(for_dot(dot, c), in<int8_t>(a.w), {a.start, a.scale, a.shift}, a.packed, out<int32_t>(a.numbers));
+    pack<decltype(dot)>(for_dot(dot, c), in<int8_t>(a.w), {a.start, a.scale, a.shift}, a.packed,
+                        out<int32_t>(a.numbers));
   });
 }
 
@@ -422,15 +433,7 @@ KERNEL(depthwise_codes_pack, ARGS(w, start, scale, shift, packed, numbers), PARA
   for (int64_t c = 0; c < padded; ++c)
     for (int64_t tap = 0; tap < taps; ++tap)
       y[(c / lanes * taps + tap) * lanes + c % lanes] = c < p.channels ? w[c * taps + tap] : 0;
-
-  int32_t* start = out<int32_t>(a.numbers);
-  float *scale = reinterpret_cast<float*>(start + padded), *shift = scale + padded;
-  std::fill_n(start, 3 * padded, 0);
-  for (int64_t c = 0; c < p.channels; ++c) {
-    start[c] = in<int32_t>(a.start)[c];
-    scale[c] = in(a.scale)[c];
-    if (a.shift) shift[c] = in(a.shift)[c];
-  }
+  Numbers{a.start, a.scale, a.shift}.put(p.channels, padded, out<int32_t>(a.numbers), [](int64_t) { return 0; });
 }
 
 // A window of at most 256 elements, and starts of at most 2^23.
@@ -449,8 +452,8 @@ KERNEL(depthwise_codes, ARGS(x, w, numbers, y),
         const int64_t image = row / p.out_h, c = b * lanes;
         const Plane t{in<int8_t>(a.x) + image * p.h * p.width * padded + c, in(a.w) + c * taps, padded, p.h, p.width,
                       p.out_w, p.kernel_h, p.kernel_w, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w, p.top,
-                      p.left, splat(static_cast<float>(p.zero)), to_float(load(start + c)), load(scale + c), load(shift + c),
-                      out<int8_t>(a.y) + image * p.out_h * p.out_w * padded + c, round};
+                      p.left, splat(static_cast<float>(p.zero)), to_float(load(start + c)), load(scale + c),
+                      load(shift + c), out<int8_t>(a.y) + image * p.out_h * p.out_w * padded + c, round};
         run_row(t, row % p.out_h);
       }
   });
