@@ -303,8 +303,15 @@ class SliceTf(Op):
             rank = x.rank if x.rank is not None else len(first) if first is not None else None
             return Spec(x.dtype, None if rank is None else (None,) * rank)
         rows = zip(x.shape, first, sizes, strict=True)
-        shape = tuple(slice_size(d, b, FAR, 1) if s == -1 else s for d, b, s in rows)
+        shape = tuple(self._size(*row) for row in rows)
         return Spec(x.dtype, shape, moved(self.ref, [x], begin.content, size.content))
+
+    def _size(self, axis: Dim, begin: Dim, size: Dim) -> Dim:
+        """What is left of `size` where the axis is known to end before; it may be open until the model runs."""
+        if isinstance(size, int) and size < 0:
+            return slice_size(axis, begin, FAR, 1)
+        known = isinstance(axis, int) and isinstance(begin, int) and isinstance(size, int)
+        return slice_size(axis, begin, begin + size, 1) if known else size  # type: ignore[operator]
 
     def ref(self, x: np.ndarray, begin: np.ndarray, size: np.ndarray) -> np.ndarray:
         index = tuple(slice(b, None if s < 0 else b + s) for b, s in zip(begin.tolist(), size.tolist(), strict=True))

@@ -114,6 +114,7 @@ COPIES = [
     ("copy_strided", StridedSlice(from_type=0, new_axis_mask=1, shrink_axis_mask=4), floats(4, 6), ints(0, 1, 2),
      ints(1, 3, 4), ints(1, 1, 1)),
     ("copy_strided", SliceTf(), floats(4, 6), ints(1, 2), ints(-1, 3)),
+    ("copy_strided", SliceTf(), floats(4, 6), ints(1, 2), ints(2, 9)),
     ("copy_strided", Reverse(), floats(4, 6), ints(1)),
     ("copy_strided", Tile(), floats(4, 1, 6), ints(2, 3, 2)),
     ("copy_strided", BroadcastTo(), floats(4, 1), ints(2, 4, 5)),
