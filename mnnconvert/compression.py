@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.conversion import Conversion, ConversionReport
-from mnnconvert.errors import ConversionError, Diagnostic, UsageError
+from mnnconvert.errors import ConversionError, GateError, UsageError
 from mnnconvert.ir import Graph, Node
 from mnnconvert.options import OPTIONS, WEIGHTS, ConversionOptions
 from mnnconvert.quantizers.apply import naming
@@ -145,26 +145,22 @@ class Compression:
         self.judge: Judge | None = None
 
     def run(self) -> Compressed:
-        """Search, convert and prove. Raises `budget-too-small`, and what a conversion raises."""
-        report = Conversion(self.options, self.progress, self._choose).run()
-        assert self.result is not None and self.judge is not None
+        """Search, convert and prove. Raises `budget-too-small`, GateError `goal-missed`, what a conversion raises."""
+        report = Conversion(self.options, self.progress, self._choose, self._judge).run()
+        assert self.result is not None
         self.result.conversion = report
-        if report.target is not None and not self.options.plan:
-            self.result.written = self.judge.drops(read_model(Path(report.target)))
-            self._note_missed(report)
         return self.result
 
-    def _note_missed(self, report: ConversionReport) -> None:
-        """With data the file is coded in another way, which as a rule loses less; say so where it does not."""
-        assert self.result is not None and self.result.written is not None
+    def _judge(self, path: Path) -> None:
+        """With data the file is coded in another way, which as a rule loses less; it is refused where it does not."""
+        assert self.result is not None and self.judge is not None
+        lost = self.result.written = self.judge.drops(read_model(path))
         metric, allowed = self.goal.drop or ("error", math.inf)
-        if self.result.written[metric] > allowed:
-            report.diagnostics.append(
-                Diagnostic(
-                    "goal-missed",
-                    f"the file loses {self.result.written[metric]:.3g} of {metric}, more than {allowed:g}",
-                    hint="ask for a smaller loss",
-                )
+        if lost[metric] > allowed:
+            raise GateError.of(
+                "goal-missed",
+                f"the file would lose {lost[metric]:.3g} of {metric}, more than {allowed:g}",
+                hint="ask for a smaller loss, or leave --data out",
             )
 
     def _choose(self, graph: Graph) -> Recipe:

@@ -85,9 +85,11 @@ class Conversion:
         options: ConversionOptions,
         progress: Callable[[str, float], None] | None = None,
         choose: Callable[[Graph], Recipe] | None = None,
+        judge: Callable[[Path], None] | None = None,
     ):
         self.options = options
         self.choose = choose  # decides on the weights when it has seen the graph; the options do where it is None
+        self.judge = judge  # looks at the written file before it gets its name, and raises where it must not have it
         self.progress = progress or (lambda stage, fraction: None)
         self.source = Path(options.model_file or "")
         self.framework = options.framework or guess_framework(self.source)
@@ -383,6 +385,8 @@ class Conversion:
                 self.note("external-weights", f"the model is larger than 2 GB: its weights are in '{target}.weight'")
             self._prove(graph, path)
             self._check_recorded(path)
+            if self.judge is not None:
+                self.judge(path)
 
     def _prove(self, graph: Graph, path: Path) -> None:
         """Run the written file against the source: it has to agree, or with coded weights to run and tell its error."""
