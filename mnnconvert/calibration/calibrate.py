@@ -67,7 +67,7 @@ class Calibration:
         self.samples = open_samples(config, SessionEngine(Session(self.graph)).inputs)
         self.plan = _plan(self.graph, config)
         self.state = target.with_name(f"{target.name}.state.npz") if resume else None
-        self.report = QuantizationReport(str(source), str(target), config.feature_quantize_method)
+        self.report = QuantizationReport(str(source), str(target), config.feature_quantize_method, config.min_sqnr)
         self.report.samples, self.report.skipped = len(self.samples), self.plan.skipped
 
     def run(self) -> QuantizationReport:

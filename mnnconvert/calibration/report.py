@@ -117,11 +117,15 @@ def _steps(steps: Steps) -> dict[str, Any]:
 
 @dataclass
 class QuantizationReport:
-    """What went in, what was done, and how the written file agrees with the float one on (some of) the samples."""
+    """What went in, what was done, and how the written file agrees with the float one on (some of) the samples.
+
+    `min_sqnr` (dB) is what the configuration asks of the outputs.
+    """
 
     source: str
     target: str
     method: str
+    min_sqnr: float = 0.0
     samples: int = 0
     verified: int = 0
     smoothed: int = 0
@@ -133,6 +137,11 @@ class QuantizationReport:
     target_bytes: int = 0
     seconds: float = 0.0
 
+    @property
+    def poor(self) -> list[str]:
+        """The outputs that are worse than was asked for."""
+        return [name for name, agreement in self.outputs.items() if self.verified and agreement.sqnr < self.min_sqnr]
+
     def to_dict(self) -> dict[str, Any]:
         plain = {
             name: getattr(self, name)
@@ -141,6 +150,7 @@ class QuantizationReport:
         return plain | {
             "smoothed_groups": self.smoothed,
             "equalized_pairs": self.pairs,
+            "below_min_sqnr": self.poor,
             "layers": [layer.to_dict() for layer in self.layers],
             "skipped": [{"name": name, "reason": reason} for name, reason in self.skipped],
             "outputs": {name: agreement.to_dict() for name, agreement in self.outputs.items()},

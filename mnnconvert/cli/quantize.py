@@ -39,6 +39,11 @@ def run(arguments: Arguments, out: Output) -> int:
         out.note(f"{name} stays in floats: {reason}")
     for name, agreement in report.outputs.items():
         out.result(f"{name}: {in_words(agreement)}, on {report.verified} of {report.samples} samples")
+    for name in report.poor:
+        out.warning(
+            f"{name} has less than the {report.min_sqnr:g} dB of min_sqnr: give more varied samples, or try the method "
+            "MSE, adaptive rounding, equalize or smooth"
+        )
     sizes = f"{size(report.source_bytes)} -> {size(report.target_bytes)}"
     out.result(f"wrote {target}: {len(report.layers)} layers in int8, {sizes}, {report.seconds:.1f} s")
     return 0

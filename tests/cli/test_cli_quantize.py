@@ -478,3 +478,14 @@ def test_smoothing_makes_up_for_channels_that_are_too_large(outlier):
         found[smooth] = report.outputs["y"].sqnr
         assert min(layer.agreement.sqnr for layer in report.layers) > found[smooth] - 10
     assert found[True] > found[False] + 15
+
+
+def test_outputs_worse_than_asked_for_are_warned_of(outlier, capsys):
+    keys = {"path": "samples", "input_type": "array", "feature_quantize_method": "MINMAX"}
+    for min_sqnr, poor in ((200, ["y"]), (0, [])):
+        (outlier / "c.json").write_text(json.dumps(keys | {"min_sqnr": min_sqnr}))
+        words = [str(outlier / name) for name in ("m.mnn", "q.mnn", "c.json")]
+        assert main(["quantize", *words, "--json"]) == 0
+        captured = capsys.readouterr()
+        assert json.loads(captured.out)["below_min_sqnr"] == poor
+        assert ("less than the 200 dB" in captured.err) == bool(poor)
