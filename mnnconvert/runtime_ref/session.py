@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -99,9 +98,8 @@ class Session:
     def run(self, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None) -> Arrays:
         """The named outputs (all by default); any intermediate value may be named. Raises `bad-input`, `run-failed`."""
         wanted = self._wanted(outputs)
-        with self._lock, self._kept() as done:
-            arrays = self._executor.run(self.graph, self._check(feeds), {v for _, v in wanted})
-            done.set()
+        with self._lock:
+            arrays = self._execute(feeds, {v for _, v in wanted})
         return {name: self._restore(name, value, arrays[value]) for name, value in wanted}
 
     def profile(self, feeds: Mapping[str, Any]) -> list[OpTime]:
@@ -112,8 +110,8 @@ class Session:
             first, *along = nodes
             times.append(OpTime(first.name, first.op.kind, seconds, nbytes, kernel, tuple(n.name for n in along)))
 
-        with self._lock, self._kept():
-            self._executor.run(self.graph, self._check(feeds), self.graph.output_values, record)
+        with self._lock:
+            self._execute(feeds, self.graph.output_values, record)
         return times
 
     def reset(self) -> None:
@@ -122,15 +120,21 @@ class Session:
             with self._lock:
                 self._caches.cut({})
 
-    @contextmanager
-    def _kept(self) -> Iterator[threading.Event]:
-        """What attentions add to their caches inside stays only if the event is set."""
-        before, done = self._caches.lengths() if self._caches else {}, threading.Event()
+    def _execute(
+        self, feeds: Mapping[str, Any], values: set[Value], record: Recorder | None = None
+    ) -> dict[Value, np.ndarray]:
+        """The values. What attentions add to their caches stays, unless the run fails or is recorded."""
+        checked = self._check(feeds)
+        if self._caches is None:
+            return self._executor.run(self.graph, checked, values, record)
+        before, keep = self._caches.lengths(), False
         try:
-            yield done
+            arrays = self._executor.run(self.graph, checked, values, record)
+            keep = record is None
         finally:
-            if self._caches is not None and not done.is_set():
+            if not keep:
                 self._caches.cut(before)
+        return arrays
 
     def _wanted(self, outputs: Sequence[str] | None) -> list[tuple[str, Value]]:
         if outputs is None:
