@@ -7,28 +7,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from small_llama import write_llama
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import quality
 import quality_files
-import quality_models
-
-SIZES = quality_models.Llama(layers=2, width=64, heads=4, groups=2, base=1e4, epsilon=1e-5)
-ROWS = {"attn_q": 64, "attn_k": 32, "attn_v": 32, "attn_output": 64, "ffn_gate": 96, "ffn_up": 96, "ffn_down": 64}
-
-
-def llama_weight(name):
-    random, kind = np.random.default_rng(sum(name.encode())), name.split(".")[-1]
-    if kind.endswith("norm"):
-        return np.exp(random.standard_normal(64)).astype(np.float32)
-    columns = 96 if kind == "ffn_down" else 64
-    return (random.standard_normal((ROWS[kind], columns)) / np.sqrt(columns)).astype(np.float32)
 
 
 @pytest.fixture
 def subject(tmp_path, monkeypatch):
     monkeypatch.setattr(quality, "SCRATCH", tmp_path)
-    quality_models.write_llama(tmp_path / "llama.onnx", SIZES, 32, llama_weight)
+    write_llama(tmp_path / "llama.onnx", 32)
     mix = np.random.default_rng(0).standard_normal((10, 64)).astype(np.float32)
 
     def feeds(seed, count):

@@ -1,12 +1,10 @@
 """Scales folded into norms, gates, values and layers: where, that float outputs stay, and that codes gain."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
 from onnx_cases import model
+from small_llama import llama_weight, quality_models, write_llama
 
 from mnnconvert.frontends.onnx.reader import read_onnx
 from mnnconvert.passes.pipeline import run_pipeline
@@ -18,30 +16,16 @@ from mnnconvert.quantizers.recipe import Recipe, Setting
 from mnnconvert.quantizers.scaling import scale_channels
 from mnnconvert.runtime_ref.session import Session
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-import quality_models
-
 RNG = np.random.default_rng(5)
-SIZES = quality_models.Llama(layers=2, width=64, heads=4, groups=2, base=1e4, epsilon=1e-5)
-ROWS = {"attn_q": 64, "attn_k": 32, "attn_v": 32, "attn_output": 64, "ffn_gate": 96, "ffn_up": 96, "ffn_down": 64}
 
 
 def noise(*shape):
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def llama_weight(name):
-    """Random weights, gains with outliers, from the name alone."""
-    random, kind = np.random.default_rng(sum(name.encode())), name.split(".")[-1]
-    if kind.endswith("norm"):
-        return np.exp(random.standard_normal(64)).astype(np.float32)
-    columns = 96 if kind == "ffn_down" else 64
-    return (random.standard_normal((ROWS[kind], columns)) / np.sqrt(columns)).astype(np.float32)
-
-
 @pytest.fixture
 def llama(tmp_path):
-    quality_models.write_llama(tmp_path / "llama.onnx", SIZES, 24, llama_weight)
+    write_llama(tmp_path / "llama.onnx", 24)
     return read(tmp_path / "llama.onnx")
 
 
