@@ -104,7 +104,7 @@ class Pooling(Op):
         result = Spec(x.dtype, (n, c, *(self._out(i, size) for i, size in enumerate(sizes))))
         return (result, Spec(I32, result.shape)) if self.indices else result
 
-    def _window(self, axis: int, size: int) -> tuple[int, int, int, int]:
+    def window(self, axis: int, size: int) -> tuple[int, int, int, int]:
         """Kernel, stride, pad in front and output size along one axis."""
         if self.whole:
             return size, 1, 0, 1
@@ -126,7 +126,7 @@ class Pooling(Op):
         return pool_out(size, kernel, self.strides[axis], pads, self.ceil)
 
     def ref(self, x: np.ndarray) -> Any:
-        kernel, strides, begin, out = zip(*(self._window(i, x.shape[i + 2]) for i in (0, 1)), strict=True)
+        kernel, strides, begin, out = zip(*(self.window(i, x.shape[i + 2]) for i in (0, 1)), strict=True)
         margin = begin if self.count == "INCLUDE_PADDING" else (0, 0)
         y = pooled(x, self.function, kernel, strides, begin, out, margin)
         return (y, positions(x, kernel, strides, begin, out)) if self.indices else y

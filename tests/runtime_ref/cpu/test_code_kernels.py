@@ -133,7 +133,7 @@ def test_pooling(lib, rng, function, kernel):
         for strides, pads in (((1, 1), (0, 0, 0, 0)), ((2, 3), (1, 2, 1, 2))):
             op = OPS["Pooling"](function, kernel, strides, pads)
             x = codes(rng, 2, channels, 7, 9)
-            (kh, sh, top, out_h), (kw, sw, left, out_w) = op._window(0, 7), op._window(1, 9)
+            (kh, sh, top, out_h), (kw, sw, left, out_w) = op.window(0, 7), op.window(1, 9)
             shape = (2, out_h, out_w, padded(channels, lib))
             sizes = {"n": 2, "channels": channels, "h": 7, "width": 9, "out_h": out_h, "out_w": out_w, "kernel_h": kh,
                      "kernel_w": kw, "stride_h": sh, "stride_w": sw, "top": top, "left": left}  # fmt: skip

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not library.runnable_levels(), reason="no compil
 
 
 def run(lib, op, x):
-    (kh, sh, top, oh), (kw, sw, left, ow) = (op._window(i, x.shape[i + 2]) for i in (0, 1))
+    (kh, sh, top, oh), (kw, sw, left, ow) = (op.window(i, x.shape[i + 2]) for i in (0, 1))
     counted = op.count == "INCLUDE_PADDING"
     y = both(
         lib, "pool_f32", blocked_shape((*x.shape[:2], oh, ow), lib.lanes), x=guarded(to_blocked(x, lib.lanes)),

@@ -109,7 +109,7 @@ def pool_codes(ctx: Lowering, node: Node) -> bool:
     if op.indices or 0 in ctx.shape(x):
         return False
     n, channels, height, width = ctx.shape(x)
-    (kernel_h, stride_h, top, out_h), (kernel_w, stride_w, left, out_w) = op._window(0, height), op._window(1, width)
+    (kernel_h, stride_h, top, out_h), (kernel_w, stride_w, left, out_w) = op.window(0, height), op.window(1, width)
     ctx.call("pool_codes", x=ctx.read_last(x), y=ctx.result(node.output, LAST), n=n, channels=channels, h=height,
              width=width, out_h=out_h, out_w=out_w, kernel_h=kernel_h, kernel_w=kernel_w, stride_h=stride_h,
              stride_w=stride_w, top=top, left=left, mean=op.function == "AVEPOOL")  # fmt: skip

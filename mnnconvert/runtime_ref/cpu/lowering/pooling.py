@@ -22,7 +22,7 @@ def pooling(ctx: Lowering, node: Node) -> bool:
     if op.whole:
         return _whole(ctx, node, op.function)
     n, channels, height, width = ctx.shape(x)
-    (kernel_h, stride_h, top, out_h), (kernel_w, stride_w, left, out_w) = op._window(0, height), op._window(1, width)
+    (kernel_h, stride_h, top, out_h), (kernel_w, stride_w, left, out_w) = op.window(0, height), op.window(1, width)
     counted = op.count == "INCLUDE_PADDING"
     ctx.call(
         "pool_f32", x=ctx.read_blocked(x), y=ctx.result(node.output, BLOCKED), n=n, channels=channels, h=height,
