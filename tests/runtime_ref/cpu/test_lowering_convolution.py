@@ -70,6 +70,36 @@ def test_depthwise_separable(rng):
     net.check(net.b.add(Pooling("AVEPOOL", whole=True), y), ["depthwise_f32", "conv_f32", "pool_f32", "pool_all_f32"])
 
 
+def expanded(net, channels=24, **attributes):
+    """A 1x1 convolution with many results, ReLU6, and its depthwise convolution."""
+    y = net.conv(net.x, channels, (1, 1), activation="relu6")
+    return y, net.conv(y, channels, (3, 3), group=channels, pads=SAME, **attributes)
+
+
+@pytest.mark.parametrize("activation", ["", "relu6"])
+def test_large_expansions_are_never_there_as_a_whole(rng, activation):
+    net = Network(rng, (1, 16, 80, 81))
+    _, y = expanded(net, strides=(2, 2), activation=activation)
+    net.check(net.conv(y, 16, (1, 1)), ["expand_depthwise_f32", "conv_f32"])
+
+
+def test_expansions_that_others_read_are_kept(rng):
+    net = Network(rng, (1, 16, 80, 81))
+    y, z = expanded(net)
+    net.check(net.b.add(Binary("ADD"), y, z), ["conv_f32", "depthwise_f32"])
+
+
+def test_small_expansions_are_kept(rng):
+    net = Network(rng, (1, 16, 20, 21))
+    net.check(expanded(net)[1], ["conv_f32", "depthwise_f32"])
+
+
+def test_groups_after_expansions_are_kept(rng):
+    net = Network(rng, (1, 16, 80, 81))
+    y = net.conv(net.x, 32, (1, 1), activation="relu6")
+    net.check(net.conv(y, 32, (3, 3), group=2, pads=SAME), ["conv_f32", "conv_f32"])
+
+
 @pytest.mark.parametrize("group", [2, 5])
 def test_odd_groups(rng, group):
     net = Network(rng, (1, 10, 6, 7))

@@ -4,6 +4,7 @@ where groups do not fill blocks.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +54,9 @@ def convolution(ctx: Lowering, node: Node) -> bool:
     tile = _winograd_tile(ctx, node, window)
     if tile is not None:
         lower_winograd(ctx, node, ctx.epilogue(node, op.activation), (window.top, window.left), tile)
-    elif op.group == channels == outputs and op.group > 1:
+    elif _expansion(ctx, node, window):
+        pass
+    elif _is_depthwise(op, channels, outputs):
         packed = _pack_depthwise(ctx, w)
         _call(ctx, node, "depthwise_f32", window, (BLOCKED, BLOCKED), w=packed, channels=channels)
     else:
@@ -78,6 +81,49 @@ def _call(ctx: Lowering, node: Node, kernel: str, window: Window, layouts: tuple
     y = ctx.result(epilogue.value, layouts[1], over)
     ctx.call(kernel, **operands, **window.params, **epilogue.params, x=source, bias=bias, residual=residual, y=y,
              n=ctx.shape(x)[0])  # fmt: skip
+
+
+PASS_STEPS = 256
+"""Input channels that src/kernels/conv.cpp adds up in one go."""
+LARGE = 1 << 17
+"""Floats of a map that do not stay in the second-level cache until it is read."""
+
+
+def _expansion(ctx: Lowering, node: Node, window: Window) -> bool:
+    """A 1x1 convolution, together with the depthwise convolution that alone reads its large result."""
+    op, (x, w, *rest) = node.op, node.inputs
+    assert isinstance(op, Convolution)
+    pointwise = window == _pointwise(window.h, window.width) and op.group == 1
+    inputs, shape = ctx.shape(x)[1], ctx.shape(node.output)
+    if not pointwise or not ctx.lanes <= inputs <= PASS_STEPS or math.prod(shape[1:]) < LARGE:
+        return False
+    between = ctx.epilogue(node, op.activation, residual=False)
+    user = ctx.only_user(between.value)
+    if user is None or not isinstance(user.op, Convolution) or user.inputs[0] is not between.value:
+        return False
+    _, taps, *taps_rest = user.inputs
+    ready = all(ctx.is_ready(v) for v in user.inputs[1:])
+    if not ready or not _is_depthwise(user.op, shape[1], ctx.shape(taps)[0]):
+        return False
+    end = ctx.epilogue(user, user.op.activation, residual=False)
+    ctx.fuse(node, between)
+    ctx.skip(user)
+    ctx.fuse(user, end)
+    after = window_of(user.op, shape, ctx.shape(taps), ctx.shape(user.output))
+    bias, taps_bias = (ctx.read(each[0]) if each else None for each in (rest, taps_rest))
+    ctx.call("expand_depthwise_f32", **after.params, **end.params, x=ctx.read_blocked(x), w=_pack(ctx, w, 1, False),
+             bias=bias, taps=_pack_depthwise(ctx, taps), taps_bias=taps_bias, y=ctx.result(end.value, BLOCKED),
+             n=shape[0], inputs=inputs, channels=shape[1], inner=between.activation, inner_low=between.low,
+             inner_high=between.high)  # fmt: skip
+    return True
+
+
+def _pointwise(h: int, width: int) -> Window:
+    return Window(h, width, h, width, 1, 1, 1, 1, 1, 1, 0, 0)
+
+
+def _is_depthwise(op: Convolution, channels: int, outputs: int) -> bool:
+    return op.group == channels == outputs and op.group > 1
 
 
 def _winograd_tile(ctx: Lowering, node: Node, window: Window) -> int | None:

@@ -47,4 +47,44 @@ inline void activate_all(float* y, int64_t count, int64_t activation, float low,
   activate_rows(activation, y, 0, 1, count * lanes, low, high);
 }
 
+// Direct convolution (kernels/conv.cpp).
+
+constexpr int64_t PASS_STEPS = 256;  // steps of the sum in one pass: 16 KiB of weights for two blocks of 8
+
+// Blocks of output channels go in tiles of 2; a last single one makes the tile before it 3.
+inline int64_t tile_count(int64_t blocks) { return blocks < 2 ? blocks : blocks / 2; }
+inline int64_t tile_blocks(int64_t blocks, int64_t tile) {
+  return tile + 1 < tile_count(blocks) ? 2 : blocks - 2 * tile;
+}
+
+struct Tile {
+  const float* x;
+  const int32_t* pixels;
+  const int32_t* runs;  // `full` runs of `lanes` steps, then `single` steps
+  int64_t full, single;
+  const float* w;         // [steps][B][lanes]
+  const float* bias;      // [B][lanes]; null: add to the sums in y
+  const float* residual;  // as y, or null
+  float* y;               // [B], `plane` floats apart, [pixels][lanes]
+  int64_t plane;
+  Clip clip;
+};
+
+// One pass of `pixels` outputs of a tile of 1..3 blocks.
+void run_tile(const Tile& t, int64_t blocks, int64_t pixels);
+
+// Depthwise convolution (kernels/depthwise.cpp).
+
+// One block of channels of one image.
+struct Plane {
+  const float *x, *w;     // w [kernel_h][kernel_w][lanes]
+  const float* residual;  // as y, or null
+  float* y;
+  int64_t h, width, out_w, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, top, left;
+  Clip clip;
+};
+
+// The output rows [begin, end). Rows of x that no window of these meets may be missing.
+void run_depthwise(const Plane& t, vf bias, int64_t begin, int64_t end);
+
 }  // namespace mnnk

@@ -36,26 +36,8 @@ constexpr int UNROLLED = 8;
 constexpr int MOST_PIXELS = 8;
 constexpr int tile_pixels(int blocks) { return blocks == 1 || many_registers ? 8 : blocks == 2 ? 6 : 4; }
 
-constexpr int64_t PASS_STEPS = 256;            // steps of one pass: 16 KiB of weights for two blocks of 8
 constexpr int64_t CHUNK_FLOATS = 48 << 10;     // input of a chunk: 192 KiB
 constexpr int64_t CHUNK_PIXELS = 1024;
-
-// Blocks of output channels go in tiles of 2; a last single one makes the tile before it 3.
-int64_t tile_count(int64_t blocks) { return blocks < 2 ? blocks : blocks / 2; }
-int64_t tile_blocks(int64_t blocks, int64_t tile) { return tile + 1 < tile_count(blocks) ? 2 : blocks - 2 * tile; }
-
-struct Tile {
-  const float* x;
-  const int32_t* pixels;
-  const int32_t* runs;  // `full` runs of `lanes` steps, then `single` steps
-  int64_t full, single;
-  const float* w;         // [steps][B][lanes]
-  const float* bias;      // [B][lanes]; null: add to the sums in y
-  const float* residual;  // as y, or null
-  float* y;               // [B], `plane` floats apart, [P][lanes]
-  int64_t plane;
-  Clip clip;
-};
 
 template <int B, int P> MNNK_INLINE void step(vf (&sum)[B][P], const float* const (&x)[P], int64_t at, const float* w) {
   vf weight[B];
@@ -128,11 +110,15 @@ template <int B> void run_pixels(Tile t, int64_t count) {
   choose_pixels<B, tile_pixels(B)>(t, least, tiles - wider);
 }
 
-void run_blocks(const Tile& t, int64_t blocks, int64_t pixels) {
+}  // namespace
+
+void mnnk::run_tile(const Tile& t, int64_t blocks, int64_t pixels) {
   if (blocks == 1) return run_pixels<1>(t, pixels);
   if (blocks == 2) return run_pixels<2>(t, pixels);
   run_pixels<3>(t, pixels);
 }
+
+namespace {
 
 struct Axis {
   int64_t size, out, kernel, stride, dilation, begin;
@@ -318,7 +304,7 @@ void run_chunk(const Conv& c, const Plan& plan, const Operands& o, const Memory&
       t.bias = first ? memory.bias + block * lanes : nullptr;
       t.residual = first && o.residual && !c.plain_y ? o.residual + place : nullptr;
       t.y = (c.plain_y ? memory.sums : o.y) + place;
-      run_blocks(t, count, pixels);
+      run_tile(t, count, pixels);
       if (!last) continue;
       if (c.plain_y) write_plain(c, o, memory.sums, block, count, begin, pixels);
       else if (needs_pass(o.activation))
