@@ -11,19 +11,12 @@ import numpy as np
 
 from mnnconvert.ir import ArrayTensor, Builder, Graph, Node, Tensor, Value
 from mnnconvert.ir.types import F32, Spec, Steps
-from mnnconvert.ops.arrange import Concat
+from mnnconvert.ops.arrange import Concat, Pack
 from mnnconvert.ops.base import Op
 from mnnconvert.ops.convolution import Convolution
-from mnnconvert.ops.layout import ConvertTensor, Identity
 from mnnconvert.ops.pooling import Pooling
-from mnnconvert.ops.shape import ExpandDims, Flatten, Permute, Reshape, Squeeze, Transpose, Unsqueeze
-from mnnconvert.ops.slicing import Slice
-from mnnconvert.ops.vision import DepthToSpace, SpaceToDepth
+from mnnconvert.ops.steps import MOVES
 from mnnconvert.quantizers.thresholds import rounded
-
-MOVES = (Concat, ConvertTensor, DepthToSpace, ExpandDims, Flatten, Identity, Permute, Reshape, Slice, SpaceToDepth,
-         Squeeze, Transpose, Unsqueeze)  # fmt: skip
-"""Ops whose results hold values of their operands, in another order."""
 
 
 @dataclass
@@ -85,7 +78,7 @@ def _held(graph: Graph, layers: Iterable[Node]) -> set[Value]:
     held = {value for node in layers for value in (node.inputs[0], node.output)}
     for node in reversed(graph.nodes):
         lends = _moves(node) or _is_mean(node)  # MNN 3.6.1 lends the steps of such a result to operands without any
-        if lends and node.output in held and all(v.tensor is None for v in _data(node)):
+        if lends and not held.isdisjoint(node.outputs) and all(v.tensor is None for v in _data(node)):
             held.update(_data(node))
     return held | {n.output for n in graph.nodes if _is_mean(n) and n.inputs[0] in held}
 
@@ -102,18 +95,20 @@ def _moves(node: Node) -> bool:
 
 def _data(node: Node) -> list[Value]:
     """The operands that hold what is moved, without shapes and axes."""
-    return node.inputs if isinstance(node.op, Concat) else node.inputs[:1]
+    return node.inputs if isinstance(node.op, (Concat, Pack)) else node.inputs[:1]
 
 
 def _share(node: Node, parents: dict[Value, Value]) -> None:
-    """Join the steps of a move's operands and its result."""
-    if not _moves(node) or node.output not in parents or any(v not in parents for v in _data(node)):
+    """Join the steps of a move's operands and its results."""
+    data = _data(node)
+    if not _moves(node) or any(v not in parents for v in data):
         return
-    if len(node.inputs) > 1 and isinstance(node.op, Concat):
-        for value in node.inputs:
-            parents[_root(parents, value)] = node.output
-    else:
-        parents[node.output] = _root(parents, node.inputs[0])
+    for result in (v for v in node.outputs if v in parents):
+        if len(data) > 1:
+            for value in data:
+                parents[_root(parents, value)] = result
+        else:
+            parents[result] = _root(parents, data[0])
 
 
 def _root(parents: dict[Value, Value], value: Value) -> Value:

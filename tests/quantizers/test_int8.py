@@ -5,9 +5,11 @@ import pytest
 from graphs import import_proto, run_graph, through_file
 from onnx import TensorProto, helper, numpy_helper
 
-from mnnconvert.ir import F32, verify
+from mnnconvert.ir import F32, Builder, verify
 from mnnconvert.ir.types import Steps
+from mnnconvert.ops.arrange import Pack, Unpack
 from mnnconvert.ops.convolution import Convolution
+from mnnconvert.ops.slicing import Slice
 from mnnconvert.passes.pipeline import run_pipeline
 from mnnconvert.quantizers.equalize import equalize
 from mnnconvert.quantizers.int8 import bias_of, matrix_of, plan_int8, simulate
@@ -70,6 +72,17 @@ def test_a_mean_whose_result_is_held_has_a_held_operand():
     nodes = [("Sigmoid", "x", "p", {}), ("GlobalAveragePool", "p", "q", {}), ("Conv", "q a", "y", {})]
     plan = plan_int8(graph_of(nodes, {"a": (4, 3, 1, 1)}))
     assert names(plan) == {"p": "p", "q": "q", "y": "y"}
+
+
+@pytest.mark.parametrize("read", [0, 1])
+def test_parts_of_a_split_lie_in_the_steps_of_the_whole(read):
+    b = Builder(graph_of([("Conv", "x a", "p", {})], {"a": (4, 3, 3, 3)}, out="p"))
+    (_, whole), b.graph.outputs = b.graph.outputs[0], []
+    part = b.add(Slice(axis=1, sizes=(2, 2)), whole, names=["q", "r"])[read]
+    packed = b.add(Unpack(axis=0), b.add(Pack(axis=0), part, part), names=["s", "t"])[read]
+    b.output(b.add(Convolution(), packed, b.floats(np.ones((3, 2, 1, 1)))), "y")
+    owners = names(plan_int8(b.graph))
+    assert len({owners[v.name] for v in (whole, part, packed)}) == 1
 
 
 def test_results_of_moves_that_no_layer_reads_stay_in_floats():
