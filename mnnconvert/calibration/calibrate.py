@@ -32,7 +32,7 @@ from mnnconvert.quantizers.int8 import (
     set_constant,
     simulate,
 )
-from mnnconvert.quantizers.observers import Statistics
+from mnnconvert.quantizers.observers import Observations
 from mnnconvert.quantizers.plan import plan_weights
 from mnnconvert.quantizers.recipe import Recipe, Setting
 from mnnconvert.quantizers.rounding import bias_shift, descend
@@ -136,7 +136,7 @@ class Calibration:
         with naming(node.name):
             return code_channels(matrix_of(node), self.config.weight_quantize_method, self.config.weight_clamp)
 
-    def _observe(self, coded: dict[Node, CodedWeights]) -> dict[str, Statistics]:
+    def _observe(self, coded: dict[Node, CodedWeights]) -> dict[str, Observations]:
         method = self.config.feature_quantize_method
         floats = {node: _weight(node) for node in coded}
         if method in WEIGHTS_CODED_FIRST:
@@ -150,10 +150,10 @@ class Calibration:
             set_constant(node, 1, tensor)
         return seen
 
-    def _choose(self, seen: dict[str, Statistics]) -> dict[Value, Steps]:
+    def _choose(self, seen: dict[str, Observations]) -> dict[Value, Steps]:
         return {value: self._steps(value, seen[value.name]) for value in self.plan.observed}
 
-    def _steps(self, value: Value, seen: Statistics) -> Steps:
+    def _steps(self, value: Value, seen: Observations) -> Steps:
         """By the configured method; KL leaves the inputs of the model at their maximum."""
         config = self.config
         if config.feature_quantize_method == "KL" and value in self.graph.inputs:

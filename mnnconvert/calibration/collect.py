@@ -15,7 +15,7 @@ import numpy as np
 from mnnconvert.calibration.samples import Feeds, Samples
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir import Graph, Value
-from mnnconvert.quantizers.observers import Statistics
+from mnnconvert.quantizers.observers import Observations
 from mnnconvert.runtime_ref.session import Session
 from mnnconvert.schema.files import replacing
 
@@ -32,7 +32,7 @@ def counted(samples: Samples, first: int, stage: str, progress: Progress) -> Ite
 
 
 class Collector:
-    """Statistics of `observed` values of a graph over all samples.
+    """Observations of `observed` values of a graph over all samples.
 
     With `state`, what was seen is saved there every 20 seconds, and taken up from there in a later run whose `key`
     (of model, configuration and samples) is the same. Raises `non-finite-activation`, `bad-input` for values that are
@@ -44,7 +44,7 @@ class Collector:
         state: Path | None = None, key: str = "",
     ):  # fmt: skip
         self.names = [value.name for value in observed]
-        self.statistics = {name: Statistics() for name in self.names}
+        self.statistics = {name: Observations() for name in self.names}
         self._session = Session(graph)
         self._samples, self._bits, self._progress = samples, bits, progress
         self._state, self._key = state, key
@@ -53,7 +53,7 @@ class Collector:
         if state is not None and os.path.exists(state):
             self._load(state)
 
-    def run(self, second_pass: bool) -> dict[str, Statistics]:
+    def run(self, second_pass: bool) -> dict[str, Observations]:
         """The statistics by name; the second pass counts magnitudes."""
         self._pass(0, "ranges")
         empty = [name for name, seen in self.statistics.items() if not seen.count]
@@ -101,9 +101,9 @@ class Collector:
             with np.load(path, allow_pickle=False) as saved:
                 if str(saved["key"]) != self._key or saved["names"].tolist() != self.names:
                     raise _mismatch(path)
-                fields = Statistics().to_arrays()
+                fields = Observations().to_arrays()
                 for i, name in enumerate(self.names):
-                    self.statistics[name] = Statistics.from_arrays({k: saved[f"{i}/{k}"] for k in fields})
+                    self.statistics[name] = Observations.from_arrays({k: saved[f"{i}/{k}"] for k in fields})
                 self._done = [int(n) for n in saved["done"]]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             raise _mismatch(path) from None

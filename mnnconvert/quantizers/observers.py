@@ -88,7 +88,7 @@ def _coarser(counts: Counts, doublings: int) -> Counts:
 
 
 @dataclass
-class Statistics:
+class Observations:
     """What is known of one tensor.
 
     `low` and `high` are the exact extremes (0 before any data), `plane` the smallest height times width seen,
@@ -146,7 +146,7 @@ class Statistics:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Statistics:
+    def from_arrays(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Observations:
         """The inverse of `to_arrays`."""
         low, high = (float(x) for x in arrays["range"])
         count, plane, exponent = (int(x) for x in arrays["numbers"])

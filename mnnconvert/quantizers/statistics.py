@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir import Node
 from mnnconvert.ops.convolution import Convolution
-from mnnconvert.ops.windows import pad_spatial, window_out, windows
+from mnnconvert.quantizers.windows import layer_windows
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -92,17 +92,10 @@ def layer_rows(node: Node, x: Floats) -> Iterator[Floats]:
     """What a convolution multiplies by its weight matrix [O, C*kH*kW]: rows [n, C*kH*kW] of its input [N,C,H,W]."""
     op = node.op
     assert isinstance(op, Convolution)
-    x = x[..., None] if x.ndim == 3 else x
     kernel = tuple(int(d) for d in (node.inputs[1].shape or ())[2:] if isinstance(d, int))
-    top, left, bottom, right = op.padding(x.shape[2:], (kernel[0], kernel[1]))
-    x = pad_spatial(x, (top, left), (bottom, right))
-    out = tuple(
-        int(window_out(s, k, t, d, 0) or 0)
-        for s, k, t, d in zip(x.shape[2:], kernel, op.strides, op.dilations, strict=True)
-    )
-    columns = x.shape[1] * math.prod(kernel)
-    view = windows(x, kernel, op.strides, op.dilations, out)  # [N, C, kH, kW, oH, oW]
-    for images, lines in _pieces(len(x), out, columns):
+    view = layer_windows(op, kernel, x)
+    columns = view.shape[1] * math.prod(kernel)
+    for images, lines in _pieces(len(x), view.shape[4:], columns):
         part = view[images, ..., lines, :].transpose(0, 4, 5, 1, 2, 3)
         yield np.ascontiguousarray(part, np.float32).reshape(-1, columns)
 

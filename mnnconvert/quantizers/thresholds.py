@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnnconvert.ir.types import I8, Steps, round_away
-from mnnconvert.quantizers.observers import KL_BINS, Histogram, Statistics
+from mnnconvert.quantizers.observers import KL_BINS, Histogram, Observations
 
 Floats = NDArray[np.float64]
 
@@ -42,7 +42,7 @@ def _float32(value: float) -> float:
     return float(np.float32(value))
 
 
-def kl_largest(seen: Statistics) -> float:
+def kl_largest(seen: Observations) -> float:
     """The largest magnitude worth coding by MNN's rule; see `kl_bins`. The maximum for planes below 100 elements."""
     if seen.plane < SMALL_PLANE or not seen.magnitudes.any():
         return seen.largest
@@ -96,7 +96,7 @@ def admm_scale(histogram: Histogram, largest: float, clamp: int) -> float:
     return alpha
 
 
-def percentile_range(seen: Statistics, percent: float = PERCENTILE) -> tuple[float, float]:
+def percentile_range(seen: Observations, percent: float = PERCENTILE) -> tuple[float, float]:
     """The range that leaves out (100 - percent) % of the values in all, half on either side, never beyond the data."""
     centres, counts = seen.histogram.occupied()
     if not counts.size:
@@ -109,7 +109,7 @@ def percentile_range(seen: Statistics, percent: float = PERCENTILE) -> tuple[flo
     return max(float(low), seen.low), min(float(high), seen.high)
 
 
-def mse_range(seen: Statistics, clamp: int) -> tuple[float, float]:
+def mse_range(seen: Observations, clamp: int) -> tuple[float, float]:
     """The range whose steps have the smallest squared error on the histogram, found by shrinking the data's range.
 
     Both ends shrink together first, then each end alone around the best, ever finer.
@@ -135,36 +135,36 @@ def rounded(x: NDArray[np.floating], steps: Steps) -> NDArray[np.floating]:
     return (codes - steps.zero) * steps.scale
 
 
-def _kl(seen: Statistics, clamp: int, dtype: np.dtype, percent: float) -> Steps:
+def _kl(seen: Observations, clamp: int, dtype: np.dtype, percent: float) -> Steps:
     return symmetric_steps(kl_largest(seen), clamp, dtype)
 
 
-def _admm(seen: Statistics, clamp: int, dtype: np.dtype, percent: float) -> Steps:
+def _admm(seen: Observations, clamp: int, dtype: np.dtype, percent: float) -> Steps:
     return symmetric_steps(admm_scale(seen.histogram, seen.largest, clamp) * clamp, clamp, dtype)
 
 
-def _ema(seen: Statistics, clamp: int, dtype: np.dtype, percent: float) -> Steps:
+def _ema(seen: Observations, clamp: int, dtype: np.dtype, percent: float) -> Steps:
     return range_steps(*(seen.running or (0.0, 0.0)), clamp, dtype)
 
 
-def _aciq(seen: Statistics, clamp: int, dtype: np.dtype, percent: float) -> Steps:
+def _aciq(seen: Observations, clamp: int, dtype: np.dtype, percent: float) -> Steps:
     low, high = seen.normal_running or (0.0, 0.0)
     return symmetric_steps(max(abs(low), abs(high)), clamp, dtype)
 
 
-def _min_max(seen: Statistics, clamp: int, dtype: np.dtype, percent: float) -> Steps:
+def _min_max(seen: Observations, clamp: int, dtype: np.dtype, percent: float) -> Steps:
     return range_steps(seen.low, seen.high, clamp, dtype)
 
 
-def _percentile(seen: Statistics, clamp: int, dtype: np.dtype, percent: float) -> Steps:
+def _percentile(seen: Observations, clamp: int, dtype: np.dtype, percent: float) -> Steps:
     return range_steps(*percentile_range(seen, percent), clamp, dtype)
 
 
-def _mse(seen: Statistics, clamp: int, dtype: np.dtype, percent: float) -> Steps:
+def _mse(seen: Observations, clamp: int, dtype: np.dtype, percent: float) -> Steps:
     return range_steps(*mse_range(seen, clamp), clamp, dtype)
 
 
-METHODS: dict[str, Callable[[Statistics, int, Any, float], Steps]] = {
+METHODS: dict[str, Callable[[Observations, int, Any, float], Steps]] = {
     "KL": _kl,
     "ADMM": _admm,
     "EMA": _ema,
@@ -177,7 +177,7 @@ METHODS: dict[str, Callable[[Statistics, int, Any, float], Steps]] = {
 
 
 def choose_steps(
-    seen: Statistics, method: str, clamp: int = 127, dtype: np.dtype = I8, percent: float = PERCENTILE
+    seen: Observations, method: str, clamp: int = 127, dtype: np.dtype = I8, percent: float = PERCENTILE
 ) -> Steps:
     """The steps of a tensor by a method of `METHODS`, in codes -clamp .. clamp."""
     return METHODS[method](seen, clamp, dtype, percent)

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mnnconvert.ops.convolution import Convolution
-from mnnconvert.ops.windows import pad_spatial
+from mnnconvert.ops.windows import pad_spatial, windows
 
 Floats = NDArray[np.float64]
 
 POSITIONS = 512  # windows of one sample whose products are taken, evenly spread
+
+
+def layer_windows(op: Convolution, kernel: tuple[int, ...], x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The windows of an input [N,C,H,W] or [N,C,L], padded, as a view [N,C,kH,kW,oH,oW]."""
+    x = x[..., None] if x.ndim == 3 else x
+    top, left, bottom, right = op.padding(x.shape[2:], (kernel[0], kernel[1]))
+    x = pad_spatial(x, (top, left), (bottom, right))
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, op.dilations, strict=True)]
+    out = tuple((size - span) // s + 1 for size, span, s in zip(x.shape[2:], spans, op.strides, strict=True))
+    return windows(x, kernel, op.strides, op.dilations, out)
 
 
 @dataclass
@@ -35,35 +44,23 @@ class WindowMoments:
 
     def add(self, x: NDArray[np.floating]) -> None:
         """Take in an input [N,C,H,W] or [N,C,L]."""
-        x = x[..., None] if x.ndim == 3 else x
-        shifted = list(self._shifted(np.asarray(x, np.float32)))
-        n, channels, height, width = shifted[0].shape
-        group, per_group = self.op.group, channels // self.op.group
-        sums = np.stack([s.sum(axis=(0, 2, 3), dtype=np.float64) for s in shifted], axis=-1)  # [C, kH*kW]
+        view = layer_windows(self.op, self.kernel, np.asarray(x, np.float32))
+        n, height, width = view.shape[0], *view.shape[4:]
+        group, positions = self.op.group, n * height * width
+        sums = view.sum(axis=(0, 4, 5), dtype=np.float64)
         self.total = sums.reshape(group, -1) + (0.0 if self.total is None else self.total)
-        self.count += n * height * width
+        self.count += positions
         if self.wants_products:
-            step = max(1, n * height * width // POSITIONS)
-            rows = [np.moveaxis(s, 1, 0).reshape(channels, -1)[:, ::step] for s in shifted]
-            self._multiply(np.stack(rows, axis=1).reshape(group, per_group * len(rows), -1))
+            picked = np.arange(0, positions, max(1, positions // POSITIONS))
+            image, y, at = np.unravel_index(picked, (n, height, width))
+            rows = view[image, :, :, :, y, at].reshape(len(picked), group, -1)
+            self._multiply(np.ascontiguousarray(rows.transpose(1, 2, 0)))
 
     def _multiply(self, columns: NDArray[np.float32]) -> None:
         """Add the products of windows [group, K, positions]."""
         made = np.matmul(columns, columns.transpose(0, 2, 1)).astype(np.float64)
         self.products = made if self.products is None else self.products + made
         self.sampled += columns.shape[2]
-
-    def _shifted(self, x: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-        """For every position in the kernel, what it meets at every output position: [N,C,oH,oW]."""
-        op, sizes = self.op, (x.shape[2], x.shape[3])
-        top, left, bottom, right = op.padding(sizes, self.kernel)
-        padded = pad_spatial(x, (top, left), (bottom, right))
-        reach = [d * (k - 1) + 1 for d, k in zip(op.dilations, self.kernel, strict=True)]
-        last = [padded.shape[2 + i] - reach[i] for i in (0, 1)]
-        for ky in range(self.kernel[0]):
-            for kx in range(self.kernel[1]):
-                y0, x0 = ky * op.dilations[0], kx * op.dilations[1]
-                yield padded[:, :, y0 : y0 + last[0] + 1 : op.strides[0], x0 : x0 + last[1] + 1 : op.strides[1]]
 
     @property
     def mean(self) -> Floats:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mnnconvert.quantizers.observers import BINS, KL_BINS, Histogram, Statistics, clip_as_normal, fitting_exponent
+from mnnconvert.quantizers.observers import BINS, KL_BINS, Histogram, Observations, clip_as_normal, fitting_exponent
 
 
 def parts(seed=0, count=6):
@@ -51,7 +51,7 @@ def test_moments():
 
 
 def observed(samples):
-    seen = Statistics()
+    seen = Observations()
     for sample in samples:
         seen.add(sample)
     for sample in samples:
@@ -72,7 +72,7 @@ def test_range_plane_and_magnitudes():
 
 
 def test_running_range_is_an_exponential_average_that_holds_zero():
-    seen = Statistics()
+    seen = Observations()
     for sample in ([[1.0, 3.0]], [[-2.0, 5.0]], [[2.0, 4.0]]):
         seen.add(np.array(sample))
     low, high = seen.running
@@ -92,9 +92,9 @@ def test_clip_of_normal_data():
 
 def test_statistics_come_back_from_arrays():
     seen = observed(parts())
-    back = Statistics.from_arrays(seen.to_arrays())
+    back = Observations.from_arrays(seen.to_arrays())
     assert (back.low, back.high, back.count, back.plane) == (seen.low, seen.high, seen.count, seen.plane)
     assert (back.running, back.normal_running) == (seen.running, seen.normal_running)
     np.testing.assert_array_equal(back.histogram.counts, seen.histogram.counts)
     np.testing.assert_array_equal(back.magnitudes, seen.magnitudes)
-    assert Statistics.from_arrays(Statistics().to_arrays()).running is None
+    assert Observations.from_arrays(Observations().to_arrays()).running is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mnnconvert.quantizers.observers import Statistics
+from mnnconvert.quantizers.observers import Observations
 from mnnconvert.quantizers.thresholds import (
     KL_FLOOR,
     METHODS,
@@ -34,7 +34,7 @@ DATA = {
 
 
 def observed(data, second=False):
-    seen = Statistics()
+    seen = Observations()
     seen.add(data.astype("f"))
     if second:
         seen.add_magnitudes(data.astype("f"))
@@ -153,7 +153,7 @@ def test_percentile_leaves_out_what_it_says():
     assert (data < low).mean() == pytest.approx(0.01, abs=1e-3)
     assert (data > high).mean() == pytest.approx(0.01, abs=1e-3)
     assert percentile_range(seen, 100.0) == (seen.low, seen.high)
-    assert percentile_range(Statistics()) == (0.0, 0.0)
+    assert percentile_range(Observations()) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace", "relu", "outlier"])
