@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +22,8 @@ from mnnconvert.errors import ConversionError, MnnConvertError
 
 if TYPE_CHECKING:
     import onnx
+
+    from mnnconvert.verify.layers import SourceLayer
 
 Feeds = Mapping[str, np.ndarray]
 Outputs = dict[str, np.ndarray]
@@ -84,6 +87,20 @@ class SessionEngine:
     def run(self, feeds: Feeds) -> Outputs:
         return {name: np.asarray(array) for name, array in self._session.run(dict(feeds)).items()}
 
+    def layers(self) -> Sequence[SourceLayer]:
+        """See `IntermediateEngine`."""
+        from mnnconvert.verify.layers import SourceLayer
+
+        return [
+            SourceLayer(n.name, n.op.kind, tuple(v.name for v in n.inputs), tuple(v.name for v in n.outputs))
+            for n in self._session.graph.nodes
+        ]
+
+    def run_values(self, feeds: Feeds, names: Sequence[str]) -> Outputs:
+        """See `IntermediateEngine`."""
+        results: Outputs = self._session.run(dict(feeds), list(names))
+        return results
+
 
 def _info(value: Any) -> TensorInfo:
     return TensorInfo(value.name, np.dtype(value.dtype), None if value.shape is None else tuple(value.shape))
@@ -121,6 +138,38 @@ class OnnxRuntimeEngine:
                 raise self._failed("could not run the model", problem) from problem
         return self._run_with_explicit_pads(feeds)
 
+    def layers(self) -> Sequence[SourceLayer]:
+        """See `IntermediateEngine`."""
+        from mnnconvert.verify.onnx_values import layers_of
+
+        return layers_of(self.proto.graph)
+
+    def run_values(self, feeds: Feeds, names: Sequence[str]) -> Outputs:
+        """See `IntermediateEngine`: the model is run up to the last of these values. Sequences are left out."""
+        from mnnconvert.verify.onnx_values import reduced
+
+        made = {name for layer in self.layers() for name in layer.outputs}
+        inside = [name for name in dict.fromkeys(names) if name in made]
+        found = {name: np.asarray(feeds[name]) for name in names if name in feeds}
+        try:
+            results = self._session_of(reduced(self.proto, inside)).run(inside, dict(feeds)) if inside else []
+        except _refusals() as problem:
+            if "AutoPadType" not in str(problem):
+                raise self._failed("could not tell the values inside the model", problem) from problem
+            self.proto = self._padded(feeds)
+            results = self._session_of(reduced(self.proto, inside)).run(inside, dict(feeds))
+        return found | {n: a for n, a in zip(inside, results, strict=True) if isinstance(a, np.ndarray)}
+
+    @cached_property
+    def proto(self) -> onnx.ModelProto:
+        """The model that is run."""
+        return self._model()
+
+    def _padded(self, feeds: Feeds) -> onnx.ModelProto:
+        from mnnconvert.verify.onnx_repair import with_explicit_pads
+
+        return with_explicit_pads(self._model(), {name: array.shape for name, array in feeds.items()})
+
     def with_constants(self, change: Change) -> OnnxRuntimeEngine | None:
         """The same model with `change` applied to the float32 initializers of its main graph; None beyond 500 MB.
 
@@ -157,11 +206,8 @@ class OnnxRuntimeEngine:
         return {name: np.asarray(array) for name, array in zip(names, results, strict=True)}
 
     def _run_with_explicit_pads(self, feeds: Feeds) -> Outputs:
-        from mnnconvert.verify.onnx_repair import with_explicit_pads
-
-        model = with_explicit_pads(self._model(), {name: array.shape for name, array in feeds.items()})
         try:
-            return self._run(self._session_of(model.SerializeToString()), feeds)
+            return self._run(self._session_of(self._padded(feeds).SerializeToString()), feeds)
         except _refusals() as problem:
             raise self._failed("could not run the model", problem) from problem
 
