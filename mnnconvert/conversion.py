@@ -432,6 +432,11 @@ class Conversion:
             )
 
 
+def imported(options: ConversionOptions) -> Graph:
+    """The graph of a source model as its frontend makes it, before any pass."""
+    return Conversion(options)._read()
+
+
 @contextmanager
 def _without_collection() -> Iterator[None]:
     """No search for cycles meanwhile: a graph is made of them, and all of it is in use until the end."""
