@@ -28,11 +28,13 @@ from mnnconvert.verify.cut import cut, nodes_between
 from mnnconvert.verify.engines import Engine, Feeds, Outputs
 from mnnconvert.verify.layers import IntermediateEngine, LayerReport, LayerwiseResult, SourceLayer, names_of
 from mnnconvert.verify.metrics import ArrayComparison, compare_arrays, kind_of
+from mnnconvert.verify.second_opinion import of_layer
 
 SLICE_BYTES = 48_000_000  # of values that are compared together; about four times as much is held
 UNKNOWN_BYTES = 1_000_000
 OUTLIER, SPREAD = 10.0, 3 * 1.4826  # dB; of the median absolute deviation
 EXACT_ENOUGH = 60.0  # dB: better ones say nothing about what the others may lose
+OPINIONS = 3  # bad layers that a second reference is asked about
 NARROW = ("int8", "uint8")
 
 Progress = Callable[[str, float], None]
@@ -69,11 +71,24 @@ class Localiser:
         rows = [
             replace(row, reason=reason) if reason else row for row, reason in zip(rows, _outliers(rows), strict=True)
         ]
+        rows = self._heard(rows, feeds)
         shapes = {name: tuple(np.shape(array)) for name, array in feeds.items()}
         covered = {row.node for row in rows}
         unmatched = sum(1 for node in self.graph.nodes if node.name not in covered)
         notes = tuple(walk.notes)
         return LayerwiseResult(self.reference.name, self.name, self.tolerance, shapes, tuple(rows), unmatched, notes)
+
+    def _heard(self, rows: Sequence[LayerReport], feeds: Feeds) -> list[LayerReport]:
+        """The first bad layers with what a second reference says; one that it sides with is no longer bad."""
+        said: dict[str, LayerReport] = {}
+        for row in [row for row in rows if row.reason and not row.lossy][:OPINIONS]:
+            alone = self.alone(feeds, row.name)
+            if alone is not None:
+                text, agrees = of_layer(
+                    self.reference, row.name, alone.source, alone.got, alone.expected, self.tolerance
+                )
+                said[row.name] = replace(row, disputed=text, reason="" if text and agrees else row.reason)
+        return [said.get(row.name, row) for row in rows]
 
     def alone(self, feeds: Feeds, name: str) -> LayerAlone | None:
         """The layer of the source value `name` by itself, with what the source gives it; None where it has no such."""
