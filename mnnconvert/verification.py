@@ -19,7 +19,7 @@ from mnnconvert.runtime_ref.session import Session, load
 from mnnconvert.schema.reader import read_model
 from mnnconvert.verify.compare import Comparison, Tolerance
 from mnnconvert.verify.engines import Engine, OnnxRuntimeEngine, Outputs, SessionEngine, TensorInfo
-from mnnconvert.verify.gates import GateResult, evaluate, read_gates
+from mnnconvert.verify.gates import SIZE, GateResult, evaluate, read_gates
 from mnnconvert.verify.layers import LayerwiseResult
 from mnnconvert.verify.litert_engine import LiteRtEngine
 from mnnconvert.verify.localise import Localiser, require_values
@@ -122,10 +122,13 @@ class _Verification:
             result = replace(result, layers=self._layers())
         comparisons = [run.comparison for run in result.runs if run.comparison]
         layers = result.layers.layers if result.layers is not None else ()
-        results = evaluate(own, comparisons, layers, size_of(self.request.mnn), scores)
+        results = evaluate(own, comparisons, layers, self._bytes(), scores)
         for data in dict.fromkeys(rule.data for rule in self.rules if rule.data):
             results += self._gates_on(data)
         return result, results
+
+    def _bytes(self) -> int | None:
+        return size_of(self.request.mnn) if any(rule.metric == SIZE for rule in self.rules) else None
 
     def _gates_on(self, data: str) -> list[GateResult]:
         rules = [rule for rule in self.rules if rule.data == data]
@@ -136,7 +139,7 @@ class _Verification:
         if broken:
             raise ConversionError(broken)
         comparisons = [run.comparison for run in measured.runs if run.comparison]
-        return evaluate(rules, comparisons, layers, size_of(self.request.mnn), scores)
+        return evaluate(rules, comparisons, layers, self._bytes(), scores)
 
     def _runs(
         self, inputs: Any, tolerance: Tolerance, functions: Mapping[str, Score]
