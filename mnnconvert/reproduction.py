@@ -11,6 +11,7 @@ import numpy as np
 
 from mnnconvert.errors import ConversionError
 from mnnconvert.passes.layout import PlaceLayout
+from mnnconvert.passes.names import NameOutputs
 from mnnconvert.schema.files import replacing, unwritable
 from mnnconvert.schema.writer import write_model
 from mnnconvert.verify.engines import Feeds, OnnxRuntimeEngine
@@ -35,7 +36,8 @@ def write_layer(localiser: Localiser, feeds: Feeds, layer: LayerReport, folder: 
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(folder, error) from error
-    PlaceLayout().run(alone.graph)
+    for each in (PlaceLayout(), NameOutputs()):
+        each.run(alone.graph)
     write_model(alone.graph, folder / "layer.mnn")
     _save(folder / "inputs.npz", alone.feeds)
     _save(folder / "expected.npz", {layer.name: alone.expected})

@@ -44,7 +44,8 @@ class IntermediateEngine(Engine, Protocol):
 
 @dataclass(frozen=True)
 class LayerReport:
-    """One layer: `name` is that of its value in the source, `node` and `op` those of the node of the file.
+    """One layer: `name` is that of its value in the source, `nodes` of the file compute it, and `node` and `op` say
+    which of these does the work.
 
     `origin` are the source nodes it covers as "op name", the last one first. `own` is None where it could not be run
     alone, `peer` where MNN's own runtime was not asked or does not tell. `lossy` layers have rounded weights or compute
@@ -65,6 +66,7 @@ class LayerReport:
     first_nan: tuple[int, ...] | None = None
     reason: str = ""
     disputed: str = ""
+    nodes: tuple[str, ...] = ()
 
     @property
     def judged(self) -> ArrayComparison:

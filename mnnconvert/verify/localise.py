@@ -35,6 +35,8 @@ UNKNOWN_BYTES = 1_000_000
 OUTLIER, SPREAD = 10.0, 3 * 1.4826  # dB; of the median absolute deviation
 EXACT_ENOUGH = 60.0  # dB: better ones say nothing about what the others may lose
 OPINIONS = 3  # bad layers that a second reference is asked about
+MOVING = ("Reshape", "Squeeze", "Unsqueeze", "Permute", "ConvertTensor", "Identity", "FloatToInt8", "Int8ToFloat")
+EXACT = "exact"  # the order of values that were not moved
 NARROW = ("int8", "uint8")
 
 Progress = Callable[[str, float], None]
@@ -71,28 +73,33 @@ class Localiser:
         rows = [
             replace(row, reason=reason) if reason else row for row, reason in zip(rows, _outliers(rows), strict=True)
         ]
-        rows = self._heard(rows, feeds)
+        rows = self._heard(rows, walk)
         shapes = {name: tuple(np.shape(array)) for name, array in feeds.items()}
         covered = {row.node for row in rows}
         unmatched = sum(1 for node in self.graph.nodes if node.name not in covered)
         notes = tuple(walk.notes)
         return LayerwiseResult(self.reference.name, self.name, self.tolerance, shapes, tuple(rows), unmatched, notes)
 
-    def _heard(self, rows: Sequence[LayerReport], feeds: Feeds) -> list[LayerReport]:
-        """The first bad layers with what a second reference says; one that it sides with is no longer bad."""
+    def _heard(self, rows: Sequence[LayerReport], walk: _Walk) -> list[LayerReport]:
+        """The first bad layers with what a second reference says; one that it sides with is no longer bad.
+
+        It is asked until it agrees that a layer is bad.
+        """
         said: dict[str, LayerReport] = {}
         for row in [row for row in rows if row.reason and not row.lossy][:OPINIONS]:
-            alone = self.alone(feeds, row.name)
-            if alone is not None:
-                text, agrees = of_layer(
-                    self.reference, row.name, alone.source, alone.got, alone.expected, self.tolerance
-                )
-                said[row.name] = replace(row, disputed=text, reason="" if text and agrees else row.reason)
+            alone = walk.alone(row.name)
+            if alone is None:
+                break
+            text, agrees = of_layer(self.reference, row.name, alone.source, alone.got, alone.expected, self.tolerance)
+            said[row.name] = replace(row, disputed=text, reason="" if text and agrees else row.reason)
+            if said[row.name].reason:
+                break
         return [said.get(row.name, row) for row in rows]
 
     def alone(self, feeds: Feeds, name: str) -> LayerAlone | None:
         """The layer of the source value `name` by itself, with what the source gives it; None where it has no such."""
-        return _Walk(self, feeds, self.reference.layers()).alone(name)
+        walk = _Walk(self, feeds, self.reference.layers())
+        return walk.alone(name) if any(row.name == name for row in walk.rows()) else None
 
 
 @dataclass(frozen=True)
@@ -144,10 +151,8 @@ class _Walk:
                 return  # the file cannot be run any further
 
     def alone(self, name: str) -> LayerAlone | None:
-        """See `Localiser.alone`."""
-        match = next((m for m in self.matches if m.source == name), None)
-        if match is None or all(row.name != name for row in self.rows()):
-            return None
+        """See `Localiser.alone`; of a layer that was walked over."""
+        match = next(m for m in self.matches if m.source == name)
         before = {v: self._source(v) for v in self._frontier(match)}
         want = self.plan.reference.run_values(self.feeds, list(dict.fromkeys([name, *before.values()])))
         given = self.given(match, want)
@@ -155,7 +160,7 @@ class _Walk:
             return None
         expected = want[name]
         got = self._execute(given, [match.value])[match.value]
-        order = self._order(match, got.shape, expected.shape) or "same"
+        order = self._order(match, got.shape, expected.shape) or EXACT
         part = cut(self.graph, set(given), [match.value])
         for value in part.inputs:
             value.spec.shape = next(a.shape for v, a in given.items() if v.name == value.name)
@@ -190,9 +195,13 @@ class _Walk:
 
     def _frontier(self, match: Match) -> list[Value]:
         """The values with a source value, and the inputs, that a layer is computed from."""
-        before = self.known - {match.value}
-        nodes = nodes_between(self.graph, before, [match.value])
-        return list(dict.fromkeys(v for node in nodes for v in node.inputs if v in before and not v.is_constant))
+        nodes = self._nodes(match)
+        made = {v for node in nodes for v in node.outputs}
+        return list(dict.fromkeys(v for node in nodes for v in node.inputs if v not in made and not v.is_constant))
+
+    def _nodes(self, match: Match) -> list[Node]:
+        """The nodes of a layer, in the order of computation."""
+        return nodes_between(self.graph, self.known - {match.value}, [match.value])
 
     def _source(self, value: Value) -> str:
         return self.by_value[value].source if value in self.by_value else value.name
@@ -264,12 +273,13 @@ class _Walk:
         theirs = peer.get(value.name)
         lossy = self._lossy(match)
         judged = total if own is None else own
-        node = value.producer
-        assert node is not None  # a match is computed
+        nodes = self._nodes(match)
+        node = _principal(nodes)
         return LayerReport(
             name=match.source,
             node=node.name,
             op=node.op.kind,
+            nodes=tuple(n.name for n in nodes),
             origin=self.origins.of(match.source),
             shape=expected.shape,
             dtype=str(expected.dtype),
@@ -282,17 +292,18 @@ class _Walk:
         )
 
     def _failed(self, match: Match, expected: np.ndarray) -> LayerReport:
-        node = match.value.producer
-        assert node is not None  # a match is computed
+        nodes = self._nodes(match)
+        node = _principal(nodes)
         nothing = ArrayComparison((), expected.shape, "none", str(expected.dtype))
         reason = f"{self.plan.name} could not compute it: {self.notes[-1]}"
         origin = self.origins.of(match.source)
+        names = tuple(n.name for n in nodes)
         return LayerReport(match.source, node.name, node.op.kind, origin, expected.shape, str(expected.dtype), nothing,
-                           reason=reason)  # fmt: skip
+                           nodes=names, reason=reason)  # fmt: skip
 
     def _order(self, match: Match, file: tuple[int, ...], source: tuple[int, ...]) -> str | None:
         if not match.moved:
-            return "same"
+            return EXACT
         return moved_order(file, source, self.channels_last)
 
     def _compared(self, got: np.ndarray, want: np.ndarray, order: str, value: Value) -> OutputVerdict:
@@ -319,14 +330,14 @@ class _Walk:
             if array is None or shape is None or not _comparable(value.dtype, array.dtype):
                 return None
             before = self.by_value.get(value)
-            order = "same" if before is None else self._order(before, shape, array.shape)
+            order = EXACT if before is None else self._order(before, shape, array.shape)
             if order is None:
                 return None
-            given[value] = to_file(array, order, shape) if array.size == math.prod(shape) else array
+            given[value] = array if order == EXACT else to_file(array, order, shape)
         return given
 
     def _lossy(self, match: Match) -> bool:
-        nodes = nodes_between(self.graph, self.known - {match.value}, [match.value])
+        nodes = self._nodes(match)
         return any(on_codes(n) or any(isinstance(v.tensor, CodedTensor | HalfTensor) for v in n.inputs) for n in nodes)
 
 
@@ -348,6 +359,11 @@ class _Origins:
         return tuple(f"{layer.op} {layer.node}" for layer in found)
 
 
+def _principal(nodes: Sequence[Node]) -> Node:
+    """The node that computes: the last that does more than to move or to convert."""
+    return next((node for node in reversed(nodes) if node.op.kind not in MOVING), nodes[-1])
+
+
 def _comparable(ours: np.dtype, theirs: np.dtype) -> bool:
     """Whether two types can hold the same quantity: codes may be numbers, or codes of another zero, on one side."""
     kinds = kind_of(ours), kind_of(theirs)
@@ -358,9 +374,7 @@ def _comparable(ours: np.dtype, theirs: np.dtype) -> bool:
 
 def _arranged(array: np.ndarray, order: str, shape: tuple[int, ...]) -> np.ndarray:
     """A value of the file in the form of the source; as it is where the two have not as many elements."""
-    if array.shape == shape and order == "same":
-        return array
-    return to_source(array, order, shape) if array.size == math.prod(shape) else array
+    return array if order == EXACT or array.size != math.prod(shape) else to_source(array, order, shape)
 
 
 def _measured(verdict: OutputVerdict) -> ArrayComparison:
@@ -370,9 +384,10 @@ def _measured(verdict: OutputVerdict) -> ArrayComparison:
 
 def _first_nan(got: np.ndarray, want: np.ndarray, order: str) -> tuple[int, ...] | None:
     """Where the file has a NaN or infinity and the source a number."""
-    if kind_of(got.dtype) != "float" or got.size != want.size:
+    got = _arranged(got, order, want.shape)
+    if kind_of(got.dtype) != "float" or got.shape != want.shape:
         return None
-    found = ~np.isfinite(_arranged(got, order, want.shape)) & np.isfinite(want.astype(np.float64))
+    found = ~np.isfinite(got) & np.isfinite(want.astype(np.float64))
     return tuple(int(i) for i in np.unravel_index(int(found.argmax()), found.shape)) if found.any() else None
 
 
