@@ -37,7 +37,7 @@ def test_reading(tmp_path):
         ('[[gate]]\nmetric = "sqnr"', "takes metric, bound and output"),
         ('[[gate]]\nmetric = "sqnr"\nbound = 1\nlayers = "x"', "takes metric, bound and output"),
         ('[[gate]]\nmetric = "sqnr"\nbound = 1\nlayer = "x"\noutput = "y"', "says two things"),
-        ('[[gate]]\nbound = 1', "says two things, or nothing"),
+        ("[[gate]]\nbound = 1", "says two things, or nothing"),
         ('[[gate]]\nmetric = "size"\nbound = "many"', "wrong type"),
         ('[[gate]]\nfunction = "a:b"\nbound = 1\nbetter = "more"', "lower or higher"),
         ('[[gate]]\nmetric = "sqnr"\nbound = "30"', "wrong type"),
