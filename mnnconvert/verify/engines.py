@@ -10,7 +10,7 @@ import copy
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,13 +37,16 @@ class TensorInfo:
     """What an engine says about an input or output: a string is a symbolic size, None an unknown one.
 
     The whole type or shape is None where the engine tells it only by running (outputs of the MNN runtime). Where
-    it is not 0, `step` is the distance of the numbers that a quantized model can give: 1 for codes.
+    it is not 0, `step` is the distance of the numbers that a quantized model can give: 1 for codes. `role` is what an
+    input is for, where the model tells ("sizes", "scales", "shape", "count", "index"); indices lie below `limit`.
     """
 
     name: str
     dtype: np.dtype | None
     shape: tuple[int | str | None, ...] | None
     step: float = 0.0
+    role: str = ""
+    limit: int = 0
 
 
 class Engine(Protocol):
@@ -123,8 +126,19 @@ class OnnxRuntimeEngine:
         self.notes: list[str] = []
         self._constants: dict[str, Any] = {}  # OrtValues that replace initializers; a session only points at them
         self._session = self._open()
-        self.inputs = [self._describe(value) for value in self._session.get_inputs()]
+        self.inputs = self._with_roles([self._describe(value) for value in self._session.get_inputs()])
         self.outputs = [self._describe(value) for value in self._session.get_outputs()]
+
+    def _with_roles(self, inputs: list[TensorInfo]) -> list[TensorInfo]:
+        """The inputs with what they are for. Models that can have none but pictures and sound are not parsed for it."""
+        if not any(_may_be_sizes(info) for info in inputs) or self.path.stat().st_size > TWIN_BYTES:
+            return inputs
+        from mnnconvert.verify.onnx_roles import roles_of
+
+        roles = roles_of(self._model().graph)
+        return [
+            replace(i, role=roles[i.name].name, limit=roles[i.name].limit) if i.name in roles else i for i in inputs
+        ]
 
     @staticmethod
     def available() -> bool:
@@ -283,6 +297,12 @@ class OnnxRuntimeEngine:
             file=self.path,
             hint="Check that the source model runs by itself; --inputs gives it inputs that it accepts.",
         )
+
+
+def _may_be_sizes(info: TensorInfo) -> bool:
+    return info.dtype is not None and (
+        info.dtype.kind in "iu" or (info.dtype.kind == "f" and len(info.shape or ()) == 1)
+    )
 
 
 def _bytes_of(tensor: onnx.TensorProto) -> int:
