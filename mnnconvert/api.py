@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,18 +90,37 @@ def verify(
     inputs: PathLike | Mapping[str, Any] | None = None,
     gates: PathLike | None = None,
     *,
-    tolerance: float = ConversionOptions.tolerance,
+    tolerance: float | None = None,
     engine: str | None = None,
     seed: int = 0,
+    input_shape: Mapping[str, Sequence[int]] | None = None,
+    runs: int | None = None,
+    per_layer: bool = False,
+    bisect: bool = False,
+    repro: PathLike | None = None,
+    options: ConversionOptions | None = None,
+    progress: Progress | None = None,
 ) -> VerificationResult:
     """Run both models on the same inputs and compare all outputs.
 
-    `inputs` are arrays by input name or an `.npz` file; seeded random ones at two sizes where sizes are open otherwise.
-    `gates` is a TOML file of bounds. `engine` "mnn" runs the MNN file in MNN's own runtime instead of ours.
-    """
-    from mnnconvert.verification import verify_files
+    `inputs` are arrays by input name, or a path that `mnnconvert.feeding.read_feeds` knows: .npz, .npy, a folder of
+    these or of MNN's recorded cases, a configuration of images. Without, they are made up from `seed`: `runs` runs (two
+    at other sizes where sizes are open, else one), with the sizes that `input_shape` gives. `tolerance` is relative to
+    the largest value of an output (1e-3); `gates` is a TOML file of bounds, which judge alone where no tolerance is
+    given. `engine` "mnn" runs the MNN file in MNN's own runtime instead of ours.
 
-    return verify_files(Path(source), Path(mnn), inputs, gates, tolerance=tolerance, engine=engine, seed=seed)
+    `per_layer` compares all layers and names the first bad one, `bisect` does the conversion again (with `options`) and
+    names the step that changes the answer, `repro` is a folder that the first bad layer is written to.
+    """
+    from mnnconvert.verification import Request, verify_files
+
+    request = Request(
+        source=Path(source), mnn=Path(mnn), inputs=inputs, gates=None if gates is None else Path(gates),
+        tolerance=tolerance, engine=engine, seed=seed, shapes=dict(input_shape or {}), runs=runs, per_layer=per_layer,
+        bisect=bisect, repro=None if repro is None else Path(repro), options=options,
+        progress=progress or (lambda stage, fraction: None),
+    )  # fmt: skip
+    return verify_files(request)
 
 
 def quantize(

@@ -32,7 +32,6 @@ FRONTENDS = ("ONNX", "TFLITE", "MNN")
 SOURCE_ENGINES = {"ONNX": ("onnxruntime", "onnxruntime", "verify"), "TFLITE": ("ai_edge_litert", "LiteRT", "litert")}
 """What runs the models of a framework: package, name, extra that installs it."""
 AUTO_VERIFY_BYTES = 500_000_000  # beyond this `--verify auto` leaves the proof, which loads the model twice, out
-ANY_ERROR = sys.float_info.max  # compressed weights are measured, not judged
 
 
 @dataclass
@@ -394,7 +393,7 @@ class Conversion:
         if reference is None:
             return
         from mnnconvert.runtime_ref.session import load
-        from mnnconvert.verification import choose_feeds
+        from mnnconvert.verification import ANY_ERROR, choose_feeds
         from mnnconvert.verify.compare import Tolerance
         from mnnconvert.verify.engines import SessionEngine
         from mnnconvert.verify.verification import verify_engines
@@ -430,6 +429,11 @@ class Conversion:
             raise GateError(
                 Diagnostic("verification-missed", p, {"testdir": str(self.options.testdir)}) for p in problems
             )
+
+
+def imported(options: ConversionOptions) -> Graph:
+    """The graph of a source model as its frontend makes it, before any pass."""
+    return Conversion(options)._read()
 
 
 @contextmanager

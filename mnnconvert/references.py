@@ -182,6 +182,8 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
      "Compare with our own executor (leave --engine out) and please report the model."),
     ("peer-runtime-missing", "The released MNN runtime is not installed.",
      "pip install 'mnnconvert[mnn]', or leave --engine out to use our own executor."),
+    ("no-layer-values", "Layers can only be compared where the source engine tells the values inside its model.",
+     "Leave --per-layer and --repro out; --bisect names the step of the conversion that changes the outputs."),
     ("not-verified", "The file was written but not compared with its source.",
      "Install the source engine, or use --verify always to make this an error."),
     ("run-failed", "The model could not be run on these inputs.",

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mnnconvert.errors import ConversionError, UsageError, unreadable
+from mnnconvert.feeding import made_up, read_feeds
 from mnnconvert.ir import Graph, Shape
 from mnnconvert.ir.types import merge
+from mnnconvert.options import ConversionOptions
 from mnnconvert.runtime_ref.session import Session, load
-from mnnconvert.verify.compare import Tolerance
-from mnnconvert.verify.engines import Engine, OnnxRuntimeEngine, SessionEngine, TensorInfo
-from mnnconvert.verify.gates import evaluate, read_gates
-from mnnconvert.verify.inputs import ladder, load_npz
+from mnnconvert.schema.reader import read_model
+from mnnconvert.verify.compare import Comparison, Tolerance
+from mnnconvert.verify.engines import Engine, OnnxRuntimeEngine, Outputs, SessionEngine, TensorInfo
+from mnnconvert.verify.gates import SIZE, GateResult, evaluate, read_gates
+from mnnconvert.verify.layers import LayerwiseResult
 from mnnconvert.verify.litert_engine import LiteRtEngine
+from mnnconvert.verify.localise import Localiser, require_values
 from mnnconvert.verify.mnn_engine import MnnEngine
-from mnnconvert.verify.verification import VerificationResult, verify_engines
+from mnnconvert.verify.recorded import recorded_case
+from mnnconvert.verify.scores import Score, load_function, score
+from mnnconvert.verify.verification import VerificationResult, first_accepted, verify_engines
+
+if TYPE_CHECKING:
+    from mnnconvert.bisection import Bisection
 
 Feeds = Mapping[str, Any]
+ANY_ERROR = sys.float_info.max  # measured, not judged
 ENGINES: dict[str, Callable[..., Engine]] = {
     "ONNX": OnnxRuntimeEngine, "TFLITE": LiteRtEngine, "MNN": lambda path, **_: SessionEngine(load(path)),
 }  # fmt: skip
@@ -44,19 +55,160 @@ def open_source(path: Path, framework: str = "", *, threads: int = 1, optimize: 
     )
 
 
-def verify_files(
-    source: Path, mnn: Path, inputs: Any, gates: Any, *, tolerance: float, engine: str | None, seed: int
-) -> VerificationResult:
-    """See `mnnconvert.verify`. Raises GateError when a gate is missed."""
-    rules = read_gates(gates) if gates is not None else []
-    reference = open_source(source)
-    candidate = open_candidate(mnn, engine)
-    feeds = choose_feeds(reference, candidate, inputs, seed)
-    result = verify_engines(reference, candidate, feeds, Tolerance(tolerance))
-    if rules:
-        missed = [r for r in evaluate(rules, [run.comparison for run in result.runs if run.comparison]) if not r.passed]
-        result = VerificationResult(result.reference, result.candidate, result.tolerance, result.runs, tuple(missed))
-    return result
+@dataclass(frozen=True)
+class Request:
+    """What is asked of one verification; see `mnnconvert.verify`.
+
+    With `tolerance` None gates alone judge, if there are any. `options` are those of the conversion,
+    for a bisection that does it again.
+    """
+
+    source: Path
+    mnn: Path
+    inputs: Any = None
+    gates: Path | None = None
+    tolerance: float | None = None
+    engine: str | None = None
+    seed: int = 0
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    runs: int | None = None
+    per_layer: bool = False
+    bisect: bool = False
+    repro: Path | None = None
+    options: ConversionOptions | None = None
+    progress: Callable[[str, float], None] = lambda stage, fraction: None
+
+
+def verify_files(request: Request) -> VerificationResult:
+    """See `mnnconvert.verify`."""
+    return _Verification(request).run()
+
+
+class _Verification:
+    """One verification; `feeds` are those of the run to look into: the first that missed, else the first."""
+
+    def __init__(self, request: Request):
+        self.request = request
+        self.rules = read_gates(request.gates) if request.gates is not None else []
+        self.folder = Path(request.gates).parent if request.gates is not None else Path()
+        judged = request.tolerance
+        if judged is None:
+            judged = ANY_ERROR if self.rules else ConversionOptions.tolerance
+        self.tolerance = Tolerance(judged)
+        self.reference = open_source(request.source, request.options.framework or "" if request.options else "")
+        self.candidate = open_candidate(request.mnn, request.engine)
+        self.feeds: Feeds = {}
+        self.missed = False
+        self.functions = {r.function: load_function(r.function, self.folder) for r in self.rules if r.function}
+
+    def run(self) -> VerificationResult:
+        result, results = self._measure()
+        missed = tuple(r for r in results if not r.passed)
+        result = replace(result, gates=tuple(results), missed_gates=missed)
+        request = self.request
+        if request.per_layer or request.repro is not None:
+            result = replace(result, layers=result.layers or self._layers())
+        if request.bisect:
+            result = replace(result, bisection=self._bisection())
+        if request.repro is not None and result.layers is not None:
+            result = replace(result, repro=self._repro(request.repro, result.layers))
+        return result
+
+    def _measure(self) -> tuple[VerificationResult, list[GateResult]]:
+        """The runs on the inputs of the request, and all gates; those with data of their own are run on these."""
+        result, scores = self._runs(self.request.inputs, self.tolerance, self.functions)
+        own = [rule for rule in self.rules if not rule.data]
+        if any(rule.layer for rule in own):
+            result = replace(result, layers=self._layers())
+        comparisons = [run.comparison for run in result.runs if run.comparison]
+        layers = result.layers.layers if result.layers is not None else ()
+        results = evaluate(own, comparisons, layers, self._bytes(), scores)
+        for data in dict.fromkeys(rule.data for rule in self.rules if rule.data):
+            results += self._gates_on(data)
+        return result, results
+
+    def _bytes(self) -> int | None:
+        return size_of(self.request.mnn) if any(rule.metric == SIZE for rule in self.rules) else None
+
+    def _gates_on(self, data: str) -> list[GateResult]:
+        rules = [rule for rule in self.rules if rule.data == data]
+        functions = {rule.function: self.functions[rule.function] for rule in rules if rule.function}
+        measured, scores = self._runs(self.folder / data, Tolerance(ANY_ERROR), functions)
+        layers = self._layers().layers if any(rule.layer for rule in rules) else ()
+        broken = [p for run in measured.runs for p in run.problems]
+        if broken:
+            raise ConversionError(broken)
+        comparisons = [run.comparison for run in measured.runs if run.comparison]
+        return evaluate(rules, comparisons, layers, self._bytes(), scores)
+
+    def _runs(
+        self, inputs: Any, tolerance: Tolerance, functions: Mapping[str, Score]
+    ) -> tuple[VerificationResult, dict[str, float]]:
+        """The comparison of all runs, and the worst value of each function over them."""
+        uppers = {rule.function: rule.upper for rule in self.rules}
+        scores: dict[str, float] = {}
+        kept = False
+
+        def observe(feeds: Feeds, got: Outputs, want: Outputs, comparison: Comparison) -> None:
+            nonlocal kept
+            for name, function in functions.items():
+                value = score(function, name, want, got)
+                worse = max if uppers[name] else min
+                scores[name] = value if name not in scores else worse(scores[name], value)
+            if not kept or (not comparison.passed and not self.missed):
+                self.feeds, kept = feeds, True
+                self.missed = not comparison.passed
+
+        request = self.request
+        choices = choose_feeds(self.reference, self.candidate, inputs, request.seed, request.shapes, request.runs)
+
+        def progress(done: int, count: int) -> None:
+            request.progress("verify", done / count)
+
+        result = verify_engines(self.reference, self.candidate, choices, tolerance, progress, observe)
+        return result, scores
+
+    def _localiser(self) -> Localiser:
+        peer = self.candidate.run_values if isinstance(self.candidate, MnnEngine) else None
+        reference, graph = require_values(self.reference), read_model(self.request.mnn)
+        tolerance = Tolerance(self.request.tolerance or ConversionOptions.tolerance)
+        return Localiser(reference, graph, tolerance, peer=peer, progress=self.request.progress)
+
+    def _layers(self) -> LayerwiseResult:
+        return self._localiser().run(self._looked_into())
+
+    def _looked_into(self) -> Feeds:
+        """The feeds of the run to look into. Where the file could not be run, nothing was compared: the first ones."""
+        if not self.feeds:
+            request = self.request
+            choices = choose_feeds(
+                self.reference, self.candidate, request.inputs, request.seed, request.shapes, request.runs
+            )[0]
+            alternatives = [choices] if isinstance(choices, Mapping) else choices
+            self.feeds, _, _ = first_accepted(self.reference, alternatives)
+        return self.feeds
+
+    def _bisection(self) -> Bisection:
+        from mnnconvert.bisection import Bisector
+
+        request = self.request
+        options = request.options or ConversionOptions(
+            model_file=str(request.source), mnn_model=str(request.mnn), verify="never"
+        )
+        tolerance = Tolerance(request.tolerance or ConversionOptions.tolerance)
+        return Bisector(self.reference, options, request.mnn, tolerance, request.progress).run(self._looked_into())
+
+    def _repro(self, folder: Path, layers: LayerwiseResult) -> dict[str, str]:
+        from mnnconvert.reproduction import write_layer
+
+        layer = layers.first_bad or layers.worst
+        return {} if layer is None else write_layer(self._localiser(), self._looked_into(), layer, folder)
+
+
+def size_of(mnn: Path) -> int:
+    """Bytes of a file with its external weights."""
+    weights = Path(f"{mnn}.weight")
+    return mnn.stat().st_size + (weights.stat().st_size if weights.is_file() else 0)
 
 
 def open_candidate(mnn: Path, engine: str | None) -> Engine:
@@ -66,16 +218,19 @@ def open_candidate(mnn: Path, engine: str | None) -> Engine:
     return MnnEngine(mnn) if engine == "mnn" else SessionEngine(load(mnn))
 
 
-def choose_feeds(reference: Engine, candidate: Engine, inputs: Any, seed: int) -> list[Feeds | Iterable[Feeds]]:
-    """The given arrays, or seeded random ones: at two sizes when both models leave sizes open."""
+def choose_feeds(
+    reference: Engine,
+    candidate: Engine,
+    inputs: Any,
+    seed: int,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    runs: int | None = None,
+) -> Sequence[Feeds | Iterable[Feeds]]:
+    """The given arrays, those at a path (`feeding.read_feeds`), or seeded random ones: see `feeding.made_up`."""
     infos = _common_inputs(reference, candidate)
-    if inputs is not None:
-        return [inputs if isinstance(inputs, Mapping) else load_npz(inputs, infos)]
-    if not infos:
-        return [{}]
-    first: list[Feeds | Iterable[Feeds]] = [ladder(infos, seed)]
-    dynamic = any(not isinstance(d, int) for info in infos for d in info.shape or ("?",))
-    return [*first, ladder(infos, seed + 1, variant=1)] if dynamic else first
+    if inputs is None:
+        return made_up(infos, seed, shapes or {}, runs)
+    return [inputs] if isinstance(inputs, Mapping) else read_feeds(Path(inputs), infos)
 
 
 def _common_inputs(reference: Engine, candidate: Engine) -> list[TensorInfo]:
@@ -93,46 +248,6 @@ def verify_graph(reference: Engine, graph: Graph, inputs: Any, tolerance: float,
     """A graph in memory, run by our executor, against a source engine."""
     candidate = SessionEngine(Session(graph))
     return verify_engines(reference, candidate, choose_feeds(reference, candidate, inputs, seed), Tolerance(tolerance))
-
-
-def recorded_case(folder: Path, outputs: bool = True) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Inputs and (where wanted) expected outputs of MNN's test folder.
-
-    `input.json` lists `inputs` (name, shape) and `outputs` (names); `NAME.txt` holds the numbers of each.
-    """
-    import json
-
-    path = folder / "input.json"
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-        inputs = {i["name"]: tuple(int(d) for d in i["shape"]) for i in description["inputs"]}
-        names = [str(o) for o in description["outputs"]] if outputs else []
-    except OSError as error:
-        raise unreadable(path, error) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError.of("bad-input", f"'{path}' does not describe a test: {error}", file=path) from error
-    feeds = {name: _shaped(folder, name, shape) for name, shape in inputs.items()}
-    return feeds, {name: _numbers(folder, name) for name in names}
-
-
-def _shaped(folder: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    numbers = _numbers(folder, name)
-    try:
-        return numbers.reshape(shape)
-    except ValueError:
-        raise UsageError.of(
-            "bad-input", f"'{name}.txt' has {numbers.size} numbers, not those of {list(shape)}", file=folder
-        ) from None
-
-
-def _numbers(folder: Path, name: str) -> np.ndarray:
-    path = folder / f"{name}.txt"
-    try:
-        return np.array(path.read_text().split(), dtype=np.float64)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    except ValueError as error:
-        raise UsageError.of("bad-input", f"'{path}' holds something that is no number", file=path) from error
 
 
 def check_recorded(session: Session, folder: Path, threshold: float) -> list[str]:

@@ -29,7 +29,10 @@ ROOMS: dict[str, set[str]] = {
     "verify": GRAPH | {"schema", "runtime_ref", "frontends"},
 }
 """Room or module -> what it may know. The interface sits on top of all rooms, and `cli` on top of the interface."""
-INTERFACE = {"api", "calibration", "compression", "conversion", "describe", "verification", "weights"}
+INTERFACE = {
+    "api", "bisection", "calibration", "compression", "conversion", "describe", "feeding", "reproduction",
+    "verification", "weights",
+}  # fmt: skip
 ROOMS |= dict.fromkeys(INTERFACE, set(ROOMS) | INTERFACE)
 ROOMS["root"] = set(ROOMS)
 ROOMS["cli"] = set(ROOMS)

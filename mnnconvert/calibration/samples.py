@@ -13,9 +13,9 @@ from mnnconvert.calibration.config import CHANNELS, Config
 from mnnconvert.calibration.images import read_image
 from mnnconvert.errors import ConversionError, UsageError, unreadable
 from mnnconvert.ir import F32
-from mnnconvert.verification import recorded_case
 from mnnconvert.verify.engines import TensorInfo
 from mnnconvert.verify.inputs import load_npz
+from mnnconvert.verify.recorded import recorded_case, typed
 
 Feeds = dict[str, np.ndarray]
 
@@ -51,7 +51,7 @@ class Samples:
             return {info.name: self._arranged(pictures, info).astype(info.dtype or F32)}
         if self.config.input_type == "sequence":
             recorded, _ = recorded_case(files[0], outputs=False)
-            return self._typed(recorded, files[0])
+            return typed(recorded, self.inputs, files[0])
         return load_npz(files[0], self.inputs)
 
     def _size(self, info: TensorInfo) -> tuple[int, int]:
@@ -75,16 +75,6 @@ class Samples:
 
     def _arranged(self, pictures: np.ndarray, info: TensorInfo) -> np.ndarray:
         return pictures.transpose(0, 2, 3, 1) if self._channels_last(info) else pictures
-
-    def _typed(self, arrays: Feeds, path: Path) -> Feeds:
-        names = [info.name for info in self.inputs]
-        if set(arrays) != set(names):
-            raise ConversionError.of(
-                "bad-input",
-                f"the sample has {', '.join(arrays) or 'nothing'}, the model takes {', '.join(names)}",
-                file=path,
-            )
-        return {info.name: arrays[info.name].astype(info.dtype or F32) for info in self.inputs}
 
 
 def open_samples(config: Config, inputs: Sequence[TensorInfo]) -> Samples:

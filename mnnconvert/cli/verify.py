@@ -1,51 +1,164 @@
-"""`mnnconvert verify SRC MNN`: does the converted file give the answers of its source?"""
+"""`mnnconvert verify SRC MNN`: does the converted file give the answers of its source, and if not, from where on?"""
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from mnnconvert.cli.output import Output
 from mnnconvert.cli.parser import Arguments, Syntax
+from mnnconvert.cli.summary import shape
 from mnnconvert.option_types import Option
-from mnnconvert.options import COMMON, ConversionOptions
+from mnnconvert.options import COMMON, OPTIONS, ConversionOptions
+
+if TYPE_CHECKING:
+    from mnnconvert.verify.layers import LayerReport, LayerwiseResult
+    from mnnconvert.verify.verification import VerificationResult
 
 ACCURACY_MISSED = 3
+SOURCE, LAYERS, REPORTS = "Inputs and bounds", "Where it goes wrong", "Reports"
+CONVERSION = tuple(option for option in OPTIONS if option.field in ("framework", "optimize_level", "disable_pass"))
 
 SYNTAX = Syntax(
-    usage="mnnconvert verify SRC MNN [--inputs FILE.npz] [--gates FILE.toml] [--tolerance X] [--engine NAME]",
+    usage="mnnconvert verify SRC MNN [--per-layer] [--bisect] [--inputs PATH] [--gates FILE.toml] [--engine NAME]",
     summary="Run source and converted model on the same inputs and compare all outputs; exit code 3 on a miss.",
     options=(
-        Option("--inputs", "inputs", "path", "arrays by input name; made up otherwise", metavar="FILE.npz"),
-        Option("--gates", "gates", "path", "bounds per metric and output", metavar="FILE.toml"),
         Option(
-            "--tolerance",
-            "tolerance",
-            "float",
-            "largest accepted relative difference",
-            default=ConversionOptions.tolerance,
-            low=0,
-            metavar="X",
+            "--inputs", "inputs", "path",
+            "an .npz or .npy file, a folder of these or of recorded cases, or a .json that describes images; "
+            "made up otherwise",
+            SOURCE, metavar="PATH",
         ),
-        Option("--engine", "engine", "text", "what runs the MNN file: ours, or mnn if installed", metavar="NAME"),
+        Option("--input-shape", "input_shape", "shapes", "sizes of one made-up input (repeatable)", SOURCE, {},
+               metavar="NAME:SIZExSIZE"),
+        Option("--runs", "runs", "int", "how many made-up inputs; open sizes alternate", SOURCE, low=1, high=1000,
+               metavar="N"),
+        Option("--seed", "seed", "int", "seed of made-up inputs", SOURCE, 0, low=0, metavar="N"),
+        Option("--gates", "gates", "path", "bounds per metric and output, layer or file", SOURCE, metavar="FILE.toml"),
+        Option("--tolerance", "tolerance", "float",
+               f"largest accepted relative difference: {ConversionOptions.tolerance:g}, or with --gates none", SOURCE,
+               low=0, metavar="X"),
+        Option("--engine", "engine", "text", "what runs the MNN file: ours, or mnn if installed", SOURCE,
+               metavar="NAME"),
+        Option("--per-layer", "per_layer", "flag", "compare all layers and name the first bad one", LAYERS, False),
+        Option("--bisect", "bisect", "flag", "convert again and name the pass or weight that changes the answer",
+               LAYERS, False),
+        Option("--repro", "repro", "path", "write the first bad layer, its inputs and both outputs", LAYERS,
+               metavar="DIR"),
+        Option("--junit", "junit", "path", "write the checks as JUnit XML", REPORTS, metavar="FILE.xml"),
+        Option("--sarif", "sarif", "path", "write what failed as SARIF 2.1.0", REPORTS, metavar="FILE.sarif"),
+        *CONVERSION,
         *COMMON,
     ),
     words=("SRC", "MNN"),
     required=2,
-    examples=("mnnconvert verify m.onnx m.mnn", "mnnconvert verify m.onnx m.mnn --engine mnn --gates gates.toml"),
-)
+    examples=(
+        "mnnconvert verify m.onnx m.mnn",
+        "mnnconvert verify m.onnx m.mnn --per-layer --bisect --repro layer",
+        "mnnconvert verify m.onnx m.mnn --engine mnn --gates gates.toml --junit report.xml",
+    ),
+)  # fmt: skip
 
 
 def run(arguments: Arguments, out: Output) -> int:
     from mnnconvert import api
 
+    source, mnn = arguments.words[:2]
     result = api.verify(
-        arguments.words[0],
-        arguments.words[1],
+        source,
+        mnn,
         inputs=arguments.text("inputs"),
         gates=arguments.text("gates"),
-        tolerance=arguments.real("tolerance"),
+        tolerance=None if arguments["tolerance"] is None else arguments.real("tolerance"),
         engine=arguments.text("engine"),
+        seed=arguments.number("seed"),
+        input_shape=_shapes(arguments),
+        runs=None if arguments["runs"] is None else arguments.number("runs"),
+        per_layer=bool(arguments["per_layer"]),
+        bisect=bool(arguments["bisect"]),
+        repro=arguments.text("repro"),
+        options=_conversion(arguments),
+        progress=out.progress,
     )
     code = 0 if result.passed else ACCURACY_MISSED
     out.data({"ok": result.passed, "exit_code": code, **result.to_dict()})
+    if arguments["per_layer"] and result.layers is not None:
+        print_layers(result.layers, out)
     for line in result.lines():
         out.result(line)
+    for path in result.repro.values():
+        out.note(f"wrote {path}")
+    _write_reports(result, source, mnn, arguments, out)
     return code
+
+
+def _shapes(arguments: Arguments) -> dict[str, tuple[int, ...]]:
+    given = arguments["input_shape"]
+    return given if isinstance(given, dict) else {}
+
+
+def _conversion(arguments: Arguments) -> ConversionOptions:
+    """The conversion that a bisection does again."""
+    given = {option.field: arguments[option.field] for option in CONVERSION}
+    files = {"model_file": arguments.words[0], "mnn_model": arguments.words[1]}
+    return ConversionOptions.from_keywords(**given, **files, verify="never")
+
+
+def print_layers(result: LayerwiseResult, out: Output) -> None:
+    """One row for each layer, in the order of computation, and the notes."""
+    peer = any(layer.peer is not None for layer in result.layers)
+    columns = ["Layer", "Operator", "Shape", ">SQNR dB", ">Own dB", ">Cosine", ">Max error", ">Largest"]
+    columns += [">MNN dB"] if peer else []
+    rows = [[*_cells(layer), *([_sqnr(layer.peer)] if peer else []), _mark(layer)] for layer in result.layers]
+    out.table([*columns, ""], rows)
+    out.detail("SQNR of the whole run, and of each layer alone on the values of the source.")
+    for note in result.notes:
+        out.note(note)
+    if result.unmatched:
+        out.note(f"{result.unmatched} more nodes are part of the layers that follow them.")
+
+
+def _cells(layer: LayerReport) -> list[object]:
+    m = layer.total
+    own = None if layer.own is None else layer.own.sqnr
+    return [layer.name, layer.op, shape(layer.shape), m.sqnr, own, m.cosine, m.max_abs, m.largest]
+
+
+def _sqnr(measured: object) -> object:
+    return getattr(measured, "sqnr", None)
+
+
+def _mark(layer: LayerReport) -> str:
+    if layer.reason:
+        return "bad"
+    if layer.disputed:
+        return "disputed"
+    if layer.first_nan is not None:
+        return "NaN"
+    return "rounded" if layer.lossy else ""
+
+
+def _write_reports(result: VerificationResult, source: str, mnn: str, arguments: Arguments, out: Output) -> None:
+    """The files that were asked for, and what GitHub shows where this is one of its jobs."""
+    summary, on_github = os.environ.get("GITHUB_STEP_SUMMARY"), os.environ.get("GITHUB_ACTIONS") == "true"
+    asked = {name: arguments.text(name) for name in ("junit", "sarif")}
+    if not (any(asked.values()) or on_github):
+        return
+    from mnnconvert.cli.report import installed_version
+    from mnnconvert.schema.files import replacing
+    from mnnconvert.verify import reports
+
+    if asked["junit"]:
+        with replacing(Path(asked["junit"]), text=True) as stream:
+            stream.write(reports.junit(result, mnn))
+    if asked["sarif"]:
+        with replacing(Path(asked["sarif"]), text=True) as stream:
+            json.dump(reports.sarif(result, source, mnn, installed_version("mnnconvert") or "0"), stream, indent=2)
+    if on_github:
+        for line in reports.github_annotations(result, mnn):
+            out.result(line)
+    if on_github and summary:
+        with open(summary, "a", encoding="utf-8") as stream:
+            stream.write(reports.markdown(result, source, mnn))

@@ -54,7 +54,8 @@ class OutputVerdict:
     """One output: `reason` is empty when it agrees, `measured` is None when there was nothing to measure.
 
     `numeric` tells that shape, kind and special values fit, so that the numbers alone are too far off. With a
-    `spread` this is disputed and passes: the reference is as far from itself.
+    `spread` this is disputed and passes: the reference is as far from itself. So it is with an `opinion`: another
+    reference gives the answer of the file.
     """
 
     name: str
@@ -62,13 +63,14 @@ class OutputVerdict:
     measured: ArrayComparison | None = None
     numeric: bool = False
     spread: Spread | None = None
+    opinion: str = ""
 
     @property
     def verdict(self) -> str:
         """ "passed", "disputed" or "missed"."""
         if not self.reason:
             return "passed"
-        return "missed" if self.spread is None else "disputed"
+        return "missed" if self.spread is None and not self.opinion else "disputed"
 
     @property
     def passed(self) -> bool:
@@ -77,7 +79,12 @@ class OutputVerdict:
     def to_dict(self) -> dict[str, object]:
         facts = {"name": self.name, "passed": self.passed, "verdict": self.verdict, "reason": self.reason}
         measured = None if self.measured is None else self.measured.to_dict()
-        return {**facts, "measured": measured, "spread": None if self.spread is None else self.spread.to_dict()}
+        spread = None if self.spread is None else self.spread.to_dict()
+        return {**facts, "measured": measured, "spread": spread, "opinion": self.opinion}
+
+    def dispute(self, reference: str) -> str:
+        """Why it is disputed, for people."""
+        return self.opinion or f"{reference} {self.spread}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import copy
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +22,8 @@ from mnnconvert.errors import ConversionError, MnnConvertError
 
 if TYPE_CHECKING:
     import onnx
+
+    from mnnconvert.verify.layers import SourceLayer
 
 Feeds = Mapping[str, np.ndarray]
 Outputs = dict[str, np.ndarray]
@@ -34,13 +37,16 @@ class TensorInfo:
     """What an engine says about an input or output: a string is a symbolic size, None an unknown one.
 
     The whole type or shape is None where the engine tells it only by running (outputs of the MNN runtime). Where
-    it is not 0, `step` is the distance of the numbers that a quantized model can give: 1 for codes.
+    it is not 0, `step` is the distance of the numbers that a quantized model can give: 1 for codes. `role` is what an
+    input is for, where the model tells ("sizes", "scales", "shape", "count", "index"); indices lie below `limit`.
     """
 
     name: str
     dtype: np.dtype | None
     shape: tuple[int | str | None, ...] | None
     step: float = 0.0
+    role: str = ""
+    limit: int = 0
 
 
 class Engine(Protocol):
@@ -84,6 +90,20 @@ class SessionEngine:
     def run(self, feeds: Feeds) -> Outputs:
         return {name: np.asarray(array) for name, array in self._session.run(dict(feeds)).items()}
 
+    def layers(self) -> Sequence[SourceLayer]:
+        """See `IntermediateEngine`."""
+        from mnnconvert.verify.layers import SourceLayer
+
+        return [
+            SourceLayer(n.name, n.op.kind, tuple(v.name for v in n.inputs), tuple(v.name for v in n.outputs))
+            for n in self._session.graph.nodes
+        ]
+
+    def run_values(self, feeds: Feeds, names: Sequence[str]) -> Outputs:
+        """See `IntermediateEngine`."""
+        results: Outputs = self._session.run(dict(feeds), list(names))
+        return results
+
 
 def _info(value: Any) -> TensorInfo:
     return TensorInfo(value.name, np.dtype(value.dtype), None if value.shape is None else tuple(value.shape))
@@ -106,8 +126,19 @@ class OnnxRuntimeEngine:
         self.notes: list[str] = []
         self._constants: dict[str, Any] = {}  # OrtValues that replace initializers; a session only points at them
         self._session = self._open()
-        self.inputs = [self._describe(value) for value in self._session.get_inputs()]
+        self.inputs = self._with_roles([self._describe(value) for value in self._session.get_inputs()])
         self.outputs = [self._describe(value) for value in self._session.get_outputs()]
+
+    def _with_roles(self, inputs: list[TensorInfo]) -> list[TensorInfo]:
+        """The inputs with what they are for. Models that can have none but pictures and sound are not parsed for it."""
+        if not any(_may_be_sizes(info) for info in inputs) or self.path.stat().st_size > TWIN_BYTES:
+            return inputs
+        from mnnconvert.verify.onnx_roles import roles_of
+
+        roles = roles_of(self._model().graph)
+        return [
+            replace(i, role=roles[i.name].name, limit=roles[i.name].limit) if i.name in roles else i for i in inputs
+        ]
 
     @staticmethod
     def available() -> bool:
@@ -120,6 +151,38 @@ class OnnxRuntimeEngine:
             if "AutoPadType" not in str(problem):
                 raise self._failed("could not run the model", problem) from problem
         return self._run_with_explicit_pads(feeds)
+
+    def layers(self) -> Sequence[SourceLayer]:
+        """See `IntermediateEngine`."""
+        from mnnconvert.verify.onnx_values import layers_of
+
+        return layers_of(self.proto.graph)
+
+    def run_values(self, feeds: Feeds, names: Sequence[str]) -> Outputs:
+        """See `IntermediateEngine`: the model is run up to the last of these values. Sequences are left out."""
+        from mnnconvert.verify.onnx_values import reduced
+
+        made = {name for layer in self.layers() for name in layer.outputs}
+        inside = [name for name in dict.fromkeys(names) if name in made]
+        found = {name: np.asarray(feeds[name]) for name in names if name in feeds}
+        try:
+            results = self._session_of(reduced(self.proto, inside)).run(inside, dict(feeds)) if inside else []
+        except _refusals() as problem:
+            if "AutoPadType" not in str(problem):
+                raise self._failed("could not tell the values inside the model", problem) from problem
+            self.proto = self._padded(feeds)
+            results = self._session_of(reduced(self.proto, inside)).run(inside, dict(feeds))
+        return found | {n: a for n, a in zip(inside, results, strict=True) if isinstance(a, np.ndarray)}
+
+    @cached_property
+    def proto(self) -> onnx.ModelProto:
+        """The model that is run."""
+        return self._model()
+
+    def _padded(self, feeds: Feeds) -> onnx.ModelProto:
+        from mnnconvert.verify.onnx_repair import with_explicit_pads
+
+        return with_explicit_pads(self._model(), {name: array.shape for name, array in feeds.items()})
 
     def with_constants(self, change: Change) -> OnnxRuntimeEngine | None:
         """The same model with `change` applied to the float32 initializers of its main graph; None beyond 500 MB.
@@ -157,11 +220,8 @@ class OnnxRuntimeEngine:
         return {name: np.asarray(array) for name, array in zip(names, results, strict=True)}
 
     def _run_with_explicit_pads(self, feeds: Feeds) -> Outputs:
-        from mnnconvert.verify.onnx_repair import with_explicit_pads
-
-        model = with_explicit_pads(self._model(), {name: array.shape for name, array in feeds.items()})
         try:
-            return self._run(self._session_of(model.SerializeToString()), feeds)
+            return self._run(self._session_of(self._padded(feeds).SerializeToString()), feeds)
         except _refusals() as problem:
             raise self._failed("could not run the model", problem) from problem
 
@@ -237,6 +297,12 @@ class OnnxRuntimeEngine:
             file=self.path,
             hint="Check that the source model runs by itself; --inputs gives it inputs that it accepts.",
         )
+
+
+def _may_be_sizes(info: TensorInfo) -> bool:
+    return info.dtype is not None and (
+        info.dtype.kind in "iu" or (info.dtype.kind == "f" and len(info.shape or ()) == 1)
+    )
 
 
 def _bytes_of(tensor: onnx.TensorProto) -> int:

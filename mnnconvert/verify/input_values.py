@@ -29,8 +29,16 @@ def make_values(info: TensorInfo, shapes: Shapes, step: Step, seed: Sequence[int
             hint="Give real inputs with --inputs FILE.npz.",
         )
     random = np.random.default_rng([*seed, zlib.crc32(info.name.encode())])
-    maker = _maker(info.name, info.dtype)
+    maker = _of_role(info) or _maker(info.name, info.dtype)
     return np.asarray(maker(random, shapes[info.name], shapes, step)).astype(info.dtype)
+
+
+def _of_role(info: TensorInfo) -> Maker | None:
+    """What a role that the model tells asks for; None where there is none, and the name has to do."""
+    if info.role == "index" and info.limit > 0:
+        limit = info.limit
+        return lambda random, shape, shapes, step: random.integers(0, limit, shape)
+    return _ROLES.get(info.role)
 
 
 def _maker(name: str, dtype: np.dtype) -> Maker:
@@ -103,6 +111,18 @@ def _doubled(random: np.random.Generator, shape: Shape, shapes: Shapes, step: St
     return np.array([size * 2 if axis >= 2 else size for axis, size in enumerate(same)]).reshape(shape)
 
 
+def _stretch(random: np.random.Generator, shape: Shape, shapes: Shapes, step: Step) -> np.ndarray:
+    """Scales of a resize: 1 for batch and channels, 1 to 2 for the axes behind them."""
+    scales = np.ones(shape)
+    scales[2 if shape and shape[0] > 2 else 0 :] = random.uniform(1.0, 2.0)
+    return scales
+
+
+def _count(random: np.random.Generator, shape: Shape, shapes: Shapes, step: Step) -> np.ndarray:
+    """How often, or how many: 1 to 3."""
+    return random.integers(1, 4, shape)
+
+
 def _unchanged(random: np.random.Generator, shape: Shape, shapes: Shapes, step: Step) -> np.ndarray:
     """Target shape of a reshape or expand: that of the other input of that rank."""
     return np.array(_of_rank(shape, shapes)).reshape(shape)
@@ -128,3 +148,7 @@ _MEANINGS: tuple[tuple[set[str], Maker], ...] = (
     ({"size", "sizes"}, _doubled),
     ({"shape", "shapes"}, _unchanged),
 )
+
+_ROLES: dict[str, Maker] = {
+    "sizes": _doubled, "scales": _stretch, "shape": _unchanged, "count": _count, "index": _identifier,
+}  # fmt: skip

@@ -6,8 +6,11 @@ exactly (see `litert_twin`), and the notes say so.
 
 from __future__ import annotations
 
+import copy
 import os
+from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError, MnnConvertError
+from mnnconvert.frontends.tflite.model import SourceGraph, load
 from mnnconvert.verify.engines import Feeds, Outputs, TensorInfo
+from mnnconvert.verify.layers import SourceLayer
 
 
 class LiteRtEngine:
@@ -61,6 +66,50 @@ class LiteRtEngine:
             raise self._failed("could not run the model", problem) from problem
         return self._without_unset(results)
 
+    def layers(self) -> Sequence[SourceLayer]:
+        """See `IntermediateEngine`; tensors that share their name with another are not told apart, and have none."""
+        names = self._names
+        return [
+            SourceLayer(
+                names.get(o.outputs[0], o.name) if o.outputs else o.name,
+                o.name,
+                tuple(names.get(i, "") for i in o.inputs),
+                tuple(names.get(i, "") for i in o.outputs),
+            )
+            for o in self._graph.operators
+        ]
+
+    def run_values(self, feeds: Feeds, names: Sequence[str]) -> Outputs:
+        """See `IntermediateEngine`: LiteRT keeps all tensors of a run meanwhile."""
+        found = {name: np.asarray(feeds[name]) for name in names if name in feeds}
+        found |= {name: array for name, array in self.run(feeds).items() if name in names}
+        places = {name: index for index, name in self._names.items()}
+        keeping = copy.copy(self)
+        keeping._interpreter = keeping._open(keep=True)
+        keeping.run(feeds)
+        for name in names:
+            if name in places and name not in found:
+                found[name] = self._real(places[name], keeping._interpreter.get_tensor(places[name]))
+        return found
+
+    @cached_property
+    def _graph(self) -> SourceGraph:
+        return load(self.path).graphs[0]
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        """Names of computed tensors by index, but for those that several have."""
+        computed = {i: self._graph.tensors[i].name for o in self._graph.operators for i in o.outputs if i >= 0}
+        counts = Counter(computed.values())
+        return {i: name for i, name in computed.items() if counts[name] == 1}
+
+    def _real(self, index: int, array: np.ndarray) -> np.ndarray:
+        """What the codes of a tensor with one scale stand for."""
+        tensor = self._graph.tensors[index]
+        if not tensor.quantized or tensor.scale.size != 1:
+            return array
+        return (array.astype(np.float32) - np.float32(tensor.zero[0])) * np.float32(tensor.scale[0])
+
     def _without_unset(self, results: Outputs) -> Outputs:
         """Zeros where a detector has left the memory of its results as it was."""
         for name, count in self._counted.items():
@@ -73,7 +122,7 @@ class LiteRtEngine:
             if sizes != self._interpreter._get_tensor_details(index, 0)["shape"].tolist():
                 self._interpreter.resize_tensor_input(index, list(sizes), strict=False)
 
-    def _open(self) -> Any:
+    def _open(self, keep: bool = False) -> Any:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
@@ -82,7 +131,10 @@ class LiteRtEngine:
         for resolver in resolvers[::-1] if self._optimize else resolvers:
             try:
                 interpreter = Interpreter(
-                    model_content=self._content, num_threads=self._threads, experimental_op_resolver_type=resolver
+                    model_content=self._content,
+                    num_threads=self._threads,
+                    experimental_op_resolver_type=resolver,
+                    experimental_preserve_all_tensors=keep,
                 )
                 interpreter.allocate_tensors()
                 return interpreter

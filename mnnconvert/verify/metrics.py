@@ -31,9 +31,9 @@ class ArrayComparison:
     """The measured difference of two arrays; see the module's conventions for the corner cases.
 
     `largest` is the largest finite expected magnitude; `top1` the share of rows (0 to 1) whose largest entry is at the
-    same place, None where the last axis does not look like classes; `wrong` counts elements of another value, `odd`
-    those with a NaN or infinity on one side only. `where` is the position to look at first: the first odd one, else
-    the largest error; `got` and `want` are the values there.
+    same place, `top5` that where it is among the five largest, None where the last axis does not look like classes;
+    `wrong` counts elements of another value, `odd` those with a NaN or infinity on one side only. `where` is the
+    position to look at first: the first odd one, else the largest error; `got` and `want` are the values there.
     """
 
     got_shape: Index
@@ -51,6 +51,7 @@ class ArrayComparison:
     where: Index | None = None
     got: float | int | None = None
     want: float | int | None = None
+    top5: float | None = None
 
     @property
     def same_shape(self) -> bool:
@@ -110,7 +111,8 @@ def _compare_numbers(facts: ArrayComparison, got: Array, want: Array) -> ArrayCo
     return ArrayComparison(
         *_head(facts),
         **numbers,
-        top1=_top1(g, w) if kind_of(want.dtype) == "float" else None,
+        top1=_top(g, w, 1) if kind_of(want.dtype) == "float" else None,
+        top5=_top(g, w, 5) if kind_of(want.dtype) == "float" else None,
         wrong=int(exact.size - np.count_nonzero(exact)),
         odd=int(np.count_nonzero(odd)),
         where=where,
@@ -186,13 +188,17 @@ def _cosine(a: Array, b: Array) -> float:
     return float(a @ b / math.sqrt(float(a @ a) * float(b @ b)))
 
 
-def _top1(got: Array, want: Array) -> float | None:
-    """Share of rows with the same winner. Looks like classes: rank 1 to 3 and at least two entries on the last axis.
+def _top(got: Array, want: Array, places: int) -> float | None:
+    """Share of rows whose winner is among the first `places` of `got`.
 
-    Where several classes share the largest expected value, each of them counts as right. NaN never wins.
+    Looks like classes: rank 1 to 3 and at least two entries (more than `places`) on the last axis. Where several
+    classes share the largest expected value, each of them counts as right. NaN never wins.
     """
-    if not 1 <= want.ndim <= 3 or want.shape[-1] < 2 or want.size == 0:
+    if not 1 <= want.ndim <= 3 or want.shape[-1] < max(2, places + 1) or want.size == 0:
         return None
     got, want = (np.where(np.isnan(a), -np.inf, a).reshape(-1, want.shape[-1]) for a in (got, want))
-    rows = np.arange(len(want))
-    return float(np.mean(want[rows, got.argmax(axis=1)] == want.max(axis=1)))
+    if places == 1:
+        best = got.argmax(axis=1)[:, None]
+    else:
+        best = np.argpartition(-got, places - 1, axis=1)[:, :places]
+    return float(np.mean((np.take_along_axis(want, best, 1) == want.max(axis=1, keepdims=True)).any(axis=1)))

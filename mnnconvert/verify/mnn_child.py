@@ -16,12 +16,12 @@ from typing import Any, BinaryIO
 import numpy as np
 
 
-def main(path: str) -> None:
+def main(path: str, values: list[str]) -> None:
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     requests = sys.stdin.buffer
     try:
-        model = Model(path)
+        model = Model(path, values)
         send(replies, {"inputs": model.inputs, "outputs": model.outputs})
     except Exception as problem:  # noqa: BLE001  the runtime raises SystemError and others as it likes
         send(replies, {"problem": describe(problem)})
@@ -57,14 +57,17 @@ def receive(stream: BinaryIO) -> list[np.ndarray] | None:
 
 
 class Model:
-    """A module of the runtime's expression API with the most exact arithmetic it offers, on one thread."""
+    """A module of the runtime's expression API with the most exact arithmetic it offers, on one thread.
 
-    def __init__(self, path: str):
+    `values` are asked for instead of the outputs.
+    """
+
+    def __init__(self, path: str, values: list[str]):
         from MNN import expr, nn
 
         self._expr = expr
         self._module = nn.load_module_from_file(
-            path, [], [], backend=expr.Backend.CPU, precision_mode=expr.PrecisionMode.High, thread_num=1
+            path, [], values, backend=expr.Backend.CPU, precision_mode=expr.PrecisionMode.High, thread_num=1
         )
         info = self._module.get_info()
         self.outputs: list[str] = list(info["outputNames"])
@@ -105,4 +108,4 @@ def sizes(variable: Any) -> list[int | None]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:])

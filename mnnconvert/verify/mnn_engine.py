@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import weakref
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -32,20 +33,21 @@ class MnnEngine:
 
     External weights are found beside the file, as `<file>.weight`. Feeds are converted to the declared input type,
     which knows neither 64-bit integers nor bool: both go in as int32, and results come back as the runtime gives them.
-    `timeout` is in seconds, for opening the model and for each run.
+    `timeout` is in seconds, for opening the model and for each run. `values` are values inside the file that are its
+    outputs instead of those it has.
     """
 
     name = "mnn"
     exact_kinds = False
     notes = ()
 
-    def __init__(self, path: str | Path, *, timeout: float = 120.0):
+    def __init__(self, path: str | Path, *, timeout: float = 120.0, values: Sequence[str] = ()):
         if not self.available():
             raise ConversionError.of(
                 "peer-runtime-missing", "MNN's own runtime is not installed.", hint="pip install 'mnnconvert[mnn]'"
             )
         self.path = Path(path)
-        self._timeout = timeout
+        self._timeout, self._values = timeout, tuple(values)
         self._child: _Child | None = None
         described = self._ask(None)
         self.inputs = [TensorInfo(name, np.dtype(kind), tuple(shape)) for name, kind, shape in described["inputs"]]
@@ -63,6 +65,11 @@ class MnnEngine:
             count = "an empty list" if not results else f"{len(results)} of {len(self.outputs)} results"
             raise self._failed(f"forward returned {count}: an operator could not be created or run")
         return {info.name: array for info, array in zip(self.outputs, results, strict=True)}
+
+    def run_values(self, feeds: Feeds, names: Sequence[str]) -> Outputs:
+        """Values inside the file by their names there, in a process of its own."""
+        with MnnEngine(self.path, timeout=self._timeout, values=names) as inner:
+            return inner.run(feeds)
 
     def close(self) -> None:
         if self._child is not None:
@@ -91,7 +98,7 @@ class MnnEngine:
 
     def _converse(self, request: list[np.ndarray] | None) -> dict[str, Any]:
         if self._child is None:
-            self._child = _Child(self.path)
+            self._child = _Child(self.path, self._values)
             greeting = self._child.receive(self._timeout)
             if request is None or "problem" in greeting:
                 return greeting
@@ -141,10 +148,10 @@ class _ChildGoneError(Exception):
 class _Child:
     """The process, its two pipes, and a file with whatever the runtime prints."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, values: Sequence[str] = ()):
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_CHILD), str(path)],
+            [sys.executable, "-P", str(_CHILD), str(path), *values],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

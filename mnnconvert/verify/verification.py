@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -12,8 +13,18 @@ from mnnconvert.verify.compare import Comparison, OutputVerdict, Tolerance, comp
 from mnnconvert.verify.dispute import settle
 from mnnconvert.verify.engines import Engine, Feeds, Outputs
 from mnnconvert.verify.gates import GateResult, failures_table
+from mnnconvert.verify.layers import LayerwiseResult
+from mnnconvert.verify.second_opinion import heard
 
 Progress = Callable[[int, int], None]  # runs done, runs in all
+Observer = Callable[[Feeds, Outputs, Outputs, Comparison], None]  # inputs, obtained and expected outputs, verdict
+
+
+class Finding(Protocol):
+    """What a search for the fault found."""
+
+    def to_dict(self) -> dict[str, object]: ...
+    def lines(self) -> list[str]: ...
 
 
 @dataclass(frozen=True)
@@ -44,13 +55,21 @@ class VerificationRun:
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """All runs of a candidate against a reference, by engine name, and the tolerance of every verdict."""
+    """All runs of a candidate against a reference, by engine name, and the tolerance of every verdict.
+
+    `gates` are the results of all gates, `missed_gates` those that were not kept. `layers`, `bisection` and `repro`
+    (paths of files) are there where they were asked for.
+    """
 
     reference: str
     candidate: str
     tolerance: Tolerance
     runs: tuple[VerificationRun, ...]
     missed_gates: tuple[GateResult, ...] = ()
+    gates: tuple[GateResult, ...] = ()
+    layers: LayerwiseResult | None = None
+    bisection: Finding | None = None
+    repro: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -65,12 +84,16 @@ class VerificationResult:
             "tolerance": asdict(self.tolerance),
             "runs": [run.to_dict() for run in self.runs],
             "missed_gates": [gate.to_dict() for gate in self.missed_gates],
+            "gates": [gate.to_dict() for gate in self.gates],
+            "layers": None if self.layers is None else self.layers.to_dict(),
+            "bisection": None if self.bisection is None else self.bisection.to_dict(),
+            "repro": dict(self.repro),
         }
 
     def disputes(self) -> list[str]:
         """The outputs that differ by no more than the reference from itself, each with its numbers."""
         return [
-            f"run {number}, {bad.name}: {bad.reason}; {self.reference} {bad.spread}"
+            f"run {number}, {bad.name}: {bad.reason}; {bad.dispute(self.reference)}"
             for number, run in enumerate(self.runs, 1)
             if run.comparison is not None
             for bad in run.comparison.disputed
@@ -84,7 +107,9 @@ class VerificationResult:
         but = f", {disputed} of them disputed" if disputed else ""
         head = f"{self.candidate} {agrees} with {self.reference} on {count}{but} (tolerance {self.tolerance})"
         runs = (line for number, run in enumerate(self.runs, 1) for line in _run_lines(number, run, self.reference))
-        return [head, *runs, *failures_table(self.missed_gates)]
+        found = [] if self.layers is None else self.layers.verdict()
+        found += [] if self.bisection is None else self.bisection.lines()
+        return [head, *runs, *failures_table(self.missed_gates), *found]
 
 
 def _run_lines(number: int, run: VerificationRun, reference: str) -> list[str]:
@@ -93,7 +118,7 @@ def _run_lines(number: int, run: VerificationRun, reference: str) -> list[str]:
     if run.comparison is None:
         return [head + "could not be run", *(f"    {problem}" for problem in run.problems), *notes]
     if run.passed and run.comparison.disputed:
-        disputed = (f"    {bad.name}: {bad.reason}; {reference} {bad.spread}" for bad in run.comparison.disputed)
+        disputed = (f"    {bad.name}: {bad.reason}; {bad.dispute(reference)}" for bad in run.comparison.disputed)
         return [head + "disputed", *disputed, *notes]
     if run.passed:
         return [head + _worst_text(run.comparison), *notes]
@@ -124,8 +149,9 @@ def verify_engines(
     feeds_list: Sequence[Feeds | Iterable[Feeds]],
     tolerance: Tolerance,
     progress: Progress | None = None,
+    observe: Observer | None = None,
 ) -> VerificationResult:
-    """Compares all outputs on every entry of `feeds_list`.
+    """Compares all outputs on every entry of `feeds_list`; `observe` sees the arrays of each comparison.
 
     An entry is the feeds of one run, or alternatives for it (`inputs.ladder`): the first that the reference accepts is
     used, and the run notes what was refused. When it accepts none, its last error is raised, with the sizes tried. A
@@ -133,14 +159,17 @@ def verify_engines(
     """
     runs = []
     for index, entry in enumerate(feeds_list):
-        runs.append(_verify(reference, candidate, [entry] if isinstance(entry, Mapping) else entry, tolerance))
+        choices = [entry] if isinstance(entry, Mapping) else entry
+        runs.append(_verify(reference, candidate, choices, tolerance, observe))
         if progress is not None:
             progress(index + 1, len(feeds_list))
     return VerificationResult(reference.name, candidate.name, tolerance, tuple(runs))
 
 
-def _verify(reference: Engine, candidate: Engine, choices: Iterable[Feeds], tolerance: Tolerance) -> VerificationRun:
-    feeds, want, notes = _first_accepted(reference, choices)
+def _verify(
+    reference: Engine, candidate: Engine, choices: Iterable[Feeds], tolerance: Tolerance, observe: Observer | None
+) -> VerificationRun:
+    feeds, want, notes = first_accepted(reference, choices)
     notes += [*reference.notes, *candidate.notes]
     shapes = {name: tuple(np.shape(array)) for name, array in feeds.items()}
     wanted = {info.name for info in candidate.inputs}
@@ -155,10 +184,15 @@ def _verify(reference: Engine, candidate: Engine, choices: Iterable[Feeds], tole
     if not comparison.passed:
         comparison, evidence = settle(reference, candidate, feeds, got, want, comparison)
         notes += evidence
+    if not comparison.passed:
+        comparison = heard(reference, feeds, got, want, comparison)
+    if observe is not None:
+        observe(feeds, got, want, comparison)
     return VerificationRun(shapes, comparison, notes=tuple(notes))
 
 
-def _first_accepted(reference: Engine, choices: Iterable[Feeds]) -> tuple[Feeds, Outputs, list[str]]:
+def first_accepted(reference: Engine, choices: Iterable[Feeds]) -> tuple[Feeds, Outputs, list[str]]:
+    """The first feeds that the reference takes, its outputs, and what it refused before. Raises its last error."""
     refused: list[str] = []
     failure: ConversionError | None = None
     for feeds in choices:

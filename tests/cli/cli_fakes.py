@@ -77,6 +77,8 @@ def report(**changes: Any) -> dict[str, Any]:
 @dataclass
 class FakeVerification:
     passed: bool = True
+    repro: dict[str, str] = field(default_factory=dict)
+    layers: None = None
 
     def lines(self) -> list[str]:
         return ["2 outputs agree with onnxruntime", "probabilities: max abs 1.2e-07"] if self.passed else ["miss"]

@@ -154,8 +154,11 @@ def test_ops_as_markdown(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> No
 def test_verify_returns_its_verdict(api: FakeApi, capsys: pytest.CaptureFixture[str], passed: bool, code: int) -> None:
     api.verification = FakeVerification(passed)
     assert main(["verify", "m.onnx", "m.mnn", "--engine", "mnn", "--inputs", "i.npz", "--json"]) == code
-    keywords = {"inputs": "i.npz", "gates": None, "tolerance": 1e-3, "engine": "mnn"}
-    assert api.calls == [("verify", "m.onnx", "m.mnn", keywords)]
+    [(command, source, mnn, keywords)] = api.calls
+    assert (command, source, mnn) == ("verify", "m.onnx", "m.mnn")
+    given = {"inputs": "i.npz", "engine": "mnn"}
+    left_out = dict.fromkeys(("gates", "tolerance", "runs", "repro"))
+    assert keywords.items() >= (given | left_out | {"seed": 0, "per_layer": False, "bisect": False}).items()
     document = json.loads(capsys.readouterr().out)
     assert document == {"ok": passed, "exit_code": code, "passed": passed, "worst": "nan"}
 

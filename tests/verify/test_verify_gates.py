@@ -35,7 +35,11 @@ def test_reading(tmp_path):
     [
         ('[[gate]]\nmetric = "psnr"\nbound = 1', "no metric 'psnr'"),
         ('[[gate]]\nmetric = "sqnr"', "takes metric, bound and output"),
-        ('[[gate]]\nmetric = "sqnr"\nbound = 1\nlayer = "x"', "takes metric, bound and output"),
+        ('[[gate]]\nmetric = "sqnr"\nbound = 1\nlayers = "x"', "takes metric, bound and output"),
+        ('[[gate]]\nmetric = "sqnr"\nbound = 1\nlayer = "x"\noutput = "y"', "says two things"),
+        ("[[gate]]\nbound = 1", "says two things, or nothing"),
+        ('[[gate]]\nmetric = "size"\nbound = "many"', "wrong type"),
+        ('[[gate]]\nfunction = "a:b"\nbound = 1\nbetter = "more"', "lower or higher"),
         ('[[gate]]\nmetric = "sqnr"\nbound = "30"', "wrong type"),
         ('[[gate]]\nmetric = "sqnr"\nbound = true', "wrong type"),
         ('[[gate]]\nmetric = "sqnr"\nbound = nan', "not a number"),
@@ -99,7 +103,8 @@ def test_what_cannot_be_measured_passes_no_gate(metric, got):
 
 def test_the_table_shows_what_was_asked_and_found():
     results = evaluate([Gate("max_abs", 1), Gate("cosine", 0)], [comparison(y=0.5, longer=2.0)])
-    assert failures_table(results) == ["longer  max_abs <= 1  2"]
+    assert failures_table(results) == ["longer  max_abs <= 1  2  missed by 1"]
     assert results[1].to_dict() == {
-        "metric": "max_abs", "bound": 1, "pattern": "*", "output": "longer", "value": 2.0, "passed": False,
+        "metric": "max_abs", "bound": 1, "pattern": "*", "data": "", "output": "longer", "value": 2.0,
+        "passed": False,
     }  # fmt: skip
