@@ -106,9 +106,7 @@ def import_net(text: str, blobs: Blobs | None = None, **more: Any) -> Graph:
 
 def feeds_for(text: str, seed: int = 0) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(seed)
-    return {
-        name: generator.uniform(-2, 2, shape).astype(np.float32) for name, shape in parse_net(text).inputs.items()
-    }
+    return {name: generator.uniform(-2, 2, shape).astype(np.float32) for name, shape in parse_net(text).inputs.items()}
 
 
 def files(folder: Path, text: str, blobs: Blobs | None = None, **form: str) -> tuple[Path, Path]:

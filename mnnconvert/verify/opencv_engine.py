@@ -17,7 +17,16 @@ from mnnconvert.frontends.caffe.model import SourceLayer, SourceNet, load
 from mnnconvert.verify.engines import Feeds, Outputs, TensorInfo
 
 F32 = np.dtype("float32")
-DEPARTURES: dict[str, tuple[Callable[[SourceLayer], bool], str]] = {}
+
+
+def _lrn(layer: SourceLayer) -> bool:
+    settings = layer.settings.message("lrn_param")
+    return "alpha" not in settings or float(settings.text("k", "1")) != 1
+
+
+DEPARTURES: dict[str, tuple[Callable[[SourceLayer], bool], str]] = {
+    "LRN": (_lrn, "it ignores k, and takes another alpha where none is given"),
+}
 """By type of layer: whether OpenCV departs from Caffe there, and how."""
 
 
@@ -34,7 +43,9 @@ class OpenCvEngine:
     def __init__(self, weights: str | Path, prototxt: str | Path | None = None, **_: Any):
         cv2 = _require_opencv()
         if prototxt is None:
-            raise UsageError.of("missing-option", f"'{weights}' needs the net that it belongs to", hint="--prototxt FILE")
+            raise UsageError.of(
+                "missing-option", f"'{weights}' needs the net that it belongs to", hint="--prototxt FILE"
+            )
         self.path = Path(weights)
         net = load(Path(prototxt))
         different = departure(net)

@@ -56,9 +56,7 @@ def _planar(kernel: Ints) -> Ints:
     return (*kernel, 1) if len(kernel) == 1 else kernel
 
 
-def _convolved(
-    b: Builder, n: CaffeNode, x: Value, weight: Value, bias: Value, win: Window, group: int
-) -> Value:
+def _convolved(b: Builder, n: CaffeNode, x: Value, weight: Value, bias: Value, win: Window, group: int) -> Value:
     count = len(win.kernel)
     if count == 3:
         return b.add(Convolution3D(win.strides, win.dilations, win.pads * 2, group), x, weight, bias)
@@ -83,9 +81,7 @@ def deconvolution(b: Builder, n: CaffeNode) -> tuple[Value, ...]:
     return tuple(_deconvolved(b, n, x, weight, bias, win, group) for x in n.inputs)
 
 
-def _deconvolved(
-    b: Builder, n: CaffeNode, x: Value, weight: Value, bias: Value, win: Window, group: int
-) -> Value:
+def _deconvolved(b: Builder, n: CaffeNode, x: Value, weight: Value, bias: Value, win: Window, group: int) -> Value:
     count = len(win.kernel)
     if count == 1:
         flat = Window((*win.kernel, 1), (*win.strides, 1), (*win.pads, 0), (*win.dilations, 1))

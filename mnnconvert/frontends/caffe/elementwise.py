@@ -218,5 +218,3 @@ def per_channel(b: Builder, n: CaffeNode, x: Value, factor: np.ndarray, addend: 
         return b.add(Scale(), x, b.floats(factor), b.floats(addend))
     y = calc(b, "MUL", x, channels(factor, n.rank(x)))
     return calc(b, "ADD", y, channels(addend, n.rank(x)))
-
-

@@ -106,9 +106,7 @@ class CaffeNode:
     def input(self, index: int = 0) -> Value:
         """Operand `index`."""
         if index >= self.input_count:
-            raise self.refuse(
-                f"{self.op} reads {self.input_count} blobs, where {index + 1} are needed", reference=BAD
-            )
+            raise self.refuse(f"{self.op} reads {self.input_count} blobs, where {index + 1} are needed", reference=BAD)
         return self.importer.value(self.layer.bottoms[index])
 
     @property

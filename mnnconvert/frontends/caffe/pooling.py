@@ -67,8 +67,11 @@ def _whole(b: Builder, n: CaffeNode, x: Value, function: str) -> Value:
 
 def _far_pads(win: Window, sizes: Ints, ceil: bool) -> Ints:
     """The pads behind each axis with which rounding down gives the number of windows that Caffe has."""
-    rows = zip(sizes, win.kernel, win.strides, win.pads, strict=True)
-    return tuple((pool_out(size, k, s, p, ceil) - 1) * s + k - size - p for size, k, s, p in rows)
+    rows = list(zip(sizes, win.kernel, win.strides, win.pads, strict=True))
+    outs = [pool_out(*row, ceil) for row in rows]
+    if min(outs) < 1:
+        raise ValueError(f"windows of {list(win.kernel)} do not fit an image of {list(sizes)}")
+    return tuple((out - 1) * s + k - size - p for out, (size, k, s, p) in zip(outs, rows, strict=True))
 
 
 def pooled(

@@ -9,9 +9,7 @@ from mnnconvert.errors import UsageError
 from mnnconvert.ir import Graph, Shape
 
 
-def read_caffe(
-    path: Path, prototxt: str | None, shapes: Mapping[str, Shape] | None = None, batch: int = 0
-) -> Graph:
+def read_caffe(path: Path, prototxt: str | None, shapes: Mapping[str, Shape] | None = None, batch: int = 0) -> Graph:
     """The graph of trained weights and the description of their net.
 
     `shapes` replaces the sizes of inputs by name, `batch` a first one that is open.

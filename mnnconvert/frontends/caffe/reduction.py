@@ -21,9 +21,7 @@ def reduction(b: Builder, n: CaffeNode) -> Value:
     p, x = n.params("reduction_param"), n.input()
     operation = p.choice("operation", "SUM", *REDUCTIONS)
     axis, coefficient = n.axis(p.integer("axis", 0), n.rank(x)), p.number("coeff", 1.0)
-    if operation in ("ASUM", "SUMSQ"):
-        x = calc(b, "MUL", x, x) if operation == "SUMSQ" else calc(b, "MAXIMUM", x, calc(b, "MUL", x, -1.0))
-    y = reduced(b, "MEAN" if operation == "MEAN" else "SUM", x, *range(axis, n.rank(x)), keep=False)
+    y = reduced(b, operation, x, *range(axis, n.rank(x)), keep=False)
     return y if coefficient == 1 else calc(b, "MUL", y, coefficient)
 
 

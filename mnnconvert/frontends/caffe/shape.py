@@ -183,5 +183,3 @@ def dummy_data(b: Builder, n: CaffeNode) -> tuple[Value, ...]:
 def parameter(b: Builder, n: CaffeNode) -> Value:
     """A trained constant."""
     return n.weight(b, 0, sizes_of(n.params("parameter_param").params("shape").message), "value")
-
-
