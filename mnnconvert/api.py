@@ -93,15 +93,20 @@ def verify(
     tolerance: float = ConversionOptions.tolerance,
     engine: str | None = None,
     seed: int = 0,
+    prototxt: PathLike | None = None,
 ) -> VerificationResult:
     """Run both models on the same inputs and compare all outputs.
 
     `inputs` are arrays by input name or an `.npz` file; seeded random ones at two sizes where sizes are open otherwise.
-    `gates` is a TOML file of bounds. `engine` "mnn" runs the MNN file in MNN's own runtime instead of ours.
+    `gates` is a TOML file of bounds. `engine` "mnn" runs the MNN file in MNN's own runtime instead of ours. A Caffe
+    model needs the `prototxt` of its net.
     """
     from mnnconvert.verification import verify_files
 
-    return verify_files(Path(source), Path(mnn), inputs, gates, tolerance=tolerance, engine=engine, seed=seed)
+    return verify_files(
+        Path(source), Path(mnn), inputs, gates, tolerance=tolerance, engine=engine, seed=seed,
+        prototxt="" if prototxt is None else str(prototxt),
+    )  # fmt: skip
 
 
 def quantize(
@@ -159,13 +164,15 @@ def supported_ops(framework: str = "ONNX") -> list[dict[str, Any]]:
     """The source ops that are translated: name, the oldest opset of each rule, and limits.
 
     An ONNX op without a rule that the standard defines through others is translated "through its function body".
-    TFLite has versions of operators instead of opsets; all are read, so that `since` is 1.
+    TFLite has versions of operators instead of opsets, and Caffe has none; all are read, so that `since` is 1.
     """
     from mnnconvert.conversion import require_frontend
 
     require_frontend(framework)
     if framework.upper() == "TFLITE":
         return _tflite_ops()
+    if framework.upper() == "CAFFE":
+        return _caffe_ops()
     from mnnconvert.frontends.onnx import functions, rules  # noqa: F401  (registers the rules)
     from mnnconvert.frontends.onnx.registry import RULES, supported
 
@@ -180,6 +187,14 @@ def _tflite_ops() -> list[dict[str, Any]]:
     from mnnconvert.frontends.tflite.registry import RULES
 
     return [{"name": r.op, "since": 1, "limits": r.limits} for r in sorted(RULES.values(), key=lambda r: r.op)]
+
+
+def _caffe_ops() -> list[dict[str, Any]]:
+    from mnnconvert.frontends.caffe import rules  # noqa: F401  (registers the rules)
+    from mnnconvert.frontends.caffe.registry import RULES
+
+    listed = [(rule.op, rule.limits) for rule in RULES.values()] + [("Input", "")]
+    return [{"name": op, "since": 1, "limits": limits} for op, limits in sorted(listed)]
 
 
 def compiled_ops() -> dict[str, Any]:

@@ -27,9 +27,13 @@ if TYPE_CHECKING:
     from mnnconvert.verify.verification import VerificationResult
 
 SUFFIXES = {".onnx": "ONNX", ".mnn": "MNN", ".json": "JSON", ".tflite": "TFLITE", ".pb": "TF", ".keras": "TF",
-            ".h5": "TF", ".pt": "TORCH", ".pt2": "TORCH", ".jit": "TORCH", ".caffemodel": "CAFFE"}  # fmt: skip
-FRONTENDS = ("ONNX", "TFLITE", "MNN")
-SOURCE_ENGINES = {"ONNX": ("onnxruntime", "onnxruntime", "verify"), "TFLITE": ("ai_edge_litert", "LiteRT", "litert")}
+            ".h5": "TF", ".pt": "TORCH", ".pt2": "TORCH", ".jit": "TORCH",
+            ".caffemodel": "CAFFE", ".prototxt": "CAFFE"}  # fmt: skip
+FRONTENDS = ("ONNX", "TFLITE", "CAFFE", "MNN")
+SOURCE_ENGINES = {
+    "ONNX": ("onnxruntime", "onnxruntime", "verify"), "TFLITE": ("ai_edge_litert", "LiteRT", "litert"),
+    "CAFFE": ("cv2", "OpenCV", "caffe"),
+}  # fmt: skip
 """What runs the models of a framework: package, name, extra that installs it."""
 AUTO_VERIFY_BYTES = 500_000_000  # beyond this `--verify auto` leaves the proof, which loads the model twice, out
 ANY_ERROR = sys.float_info.max  # compressed weights are measured, not judged
@@ -141,6 +145,10 @@ class Conversion:
             from mnnconvert.frontends.tflite.reader import read_tflite
 
             graph = read_tflite(self.source, shapes, self.options.batch or 0)
+        elif self.framework == "CAFFE":
+            from mnnconvert.frontends.caffe.reader import read_caffe
+
+            graph = read_caffe(self.source, self.options.prototxt, shapes, self.options.batch or 0)
         else:
             from mnnconvert.frontends.onnx.reader import read_onnx
 
@@ -242,7 +250,7 @@ class Conversion:
     def _sources(self) -> list[Path]:
         """What is read; the recipe may be written again as the one that was used."""
         options = self.options
-        named = (options.data, options.inputs, options.input_config_file)
+        named = (options.data, options.inputs, options.input_config_file, options.prototxt)
         return [self.source, *(Path(name) for name in named if name is not None)]
 
     def _recipe_files(self) -> list[Path]:
@@ -293,8 +301,24 @@ class Conversion:
             return None
         from mnnconvert.verification import open_source
 
-        self._engine = open_source(self.source, self.framework)
+        if self.framework == "CAFFE" and not demanded and self._departs():
+            return None
+        self._engine = open_source(self.source, self.framework, prototxt=self.options.prototxt or "")
         return self._engine
+
+    def _departs(self) -> bool:
+        """Whether the engine is known to compute something else than Caffe would, with a note that says what."""
+        from mnnconvert.frontends.caffe.model import load
+        from mnnconvert.verify.opencv_engine import OpenCvEngine, departure
+
+        if not OpenCvEngine.available():
+            hint = "pip install 'mnnconvert[caffe]'"
+            self.note("not-verified", "no OpenCV that reads Caffe nets is installed, so the file was not proved", hint)
+            return True
+        different = departure(load(Path(self.options.prototxt or "")))
+        if different:
+            self.note("not-verified", f"OpenCV departs from Caffe, so the file was not proved: {different}")
+        return bool(different)
 
     def _attempt(self, proof: Callable[[], VerificationResult]) -> VerificationResult | None:
         """The result of a proof; None with a note where the source engine takes none of the inputs we can make up."""

@@ -19,37 +19,56 @@ from mnnconvert.verify.gates import evaluate, read_gates
 from mnnconvert.verify.inputs import ladder, load_npz
 from mnnconvert.verify.litert_engine import LiteRtEngine
 from mnnconvert.verify.mnn_engine import MnnEngine
+from mnnconvert.verify.opencv_engine import OpenCvEngine
 from mnnconvert.verify.verification import VerificationResult, verify_engines
 
 Feeds = Mapping[str, Any]
 ENGINES: dict[str, Callable[..., Engine]] = {
-    "ONNX": OnnxRuntimeEngine, "TFLITE": LiteRtEngine, "MNN": lambda path, **_: SessionEngine(load(path)),
+    "ONNX": OnnxRuntimeEngine, "TFLITE": LiteRtEngine, "CAFFE": OpenCvEngine,
+    "MNN": lambda path, **_: SessionEngine(load(path)),
 }  # fmt: skip
 
 
-def open_source(path: Path, framework: str = "", *, threads: int = 1, optimize: bool = False) -> Engine:
-    """onnxruntime for ONNX, LiteRT for TFLite, our executor for MNN; `source-engine-missing` for anything else.
+def open_source(
+    path: Path, framework: str = "", *, threads: int = 1, optimize: bool = False, prototxt: str = ""
+) -> Engine:
+    """onnxruntime for ONNX, LiteRT for TFLite, OpenCV for Caffe, our executor for MNN.
 
-    Where the framework is not given, the suffix tells it. `optimize` lets the engine be as fast as it can.
+    `source-engine-missing` for anything else. Where the framework is not given, the suffix tells it. `optimize` lets
+    the engine be as fast as it can; `prototxt` describes the net of Caffe weights.
     """
     try:
         path.stat()
     except OSError as error:
         raise unreadable(path, error) from error
-    open_engine = ENGINES.get(framework or path.suffix.lower()[1:].upper())
+    suffix = path.suffix.lower()
+    framework = framework or ("CAFFE" if suffix == ".caffemodel" else suffix[1:].upper())
+    open_engine = ENGINES.get(framework)
     if open_engine is not None:
-        return open_engine(path, threads=threads, optimize=optimize)
+        chosen = {"prototxt": prototxt} if prototxt else {}
+        return open_engine(path, threads=threads, optimize=optimize, **chosen)
     raise ConversionError.of(
-        "source-engine-missing", f"no engine here runs '{path.name}'", hint="an .onnx, .tflite or .mnn file", file=path
+        "source-engine-missing",
+        f"no engine here runs '{path.name}'",
+        hint="an .onnx, .tflite, .caffemodel or .mnn file",
+        file=path,
     )
 
 
 def verify_files(
-    source: Path, mnn: Path, inputs: Any, gates: Any, *, tolerance: float, engine: str | None, seed: int
+    source: Path,
+    mnn: Path,
+    inputs: Any,
+    gates: Any,
+    *,
+    tolerance: float,
+    engine: str | None,
+    seed: int,
+    prototxt: str = "",
 ) -> VerificationResult:
     """See `mnnconvert.verify`. Raises GateError when a gate is missed."""
     rules = read_gates(gates) if gates is not None else []
-    reference = open_source(source)
+    reference = open_source(source, prototxt=prototxt)
     candidate = open_candidate(mnn, engine)
     feeds = choose_feeds(reference, candidate, inputs, seed)
     result = verify_engines(reference, candidate, feeds, Tolerance(tolerance))

@@ -24,6 +24,7 @@ SYNTAX = Syntax(
             low=0,
             metavar="X",
         ),
+        Option("--prototxt", "prototxt", "path", "description of the net, where SRC is a .caffemodel", metavar="FILE"),
         Option("--engine", "engine", "text", "what runs the MNN file: ours, or mnn if installed", metavar="NAME"),
         *COMMON,
     ),
@@ -43,6 +44,7 @@ def run(arguments: Arguments, out: Output) -> int:
         gates=arguments.text("gates"),
         tolerance=arguments.real("tolerance"),
         engine=arguments.text("engine"),
+        prototxt=arguments.text("prototxt"),
     )
     code = 0 if result.passed else ACCURACY_MISSED
     out.data({"ok": result.passed, "exit_code": code, **result.to_dict()})

@@ -33,7 +33,8 @@ DEPARTURES: dict[str, tuple[Callable[[SourceLayer], bool], str]] = {
 class OpenCvEngine:
     """Runs the net of a prototxt with the weights of a caffemodel on the CPU.
 
-    Inputs and outputs have the names of blobs, as in the graph that is made of the files.
+    Inputs and outputs have the names of blobs, as in the graph that is made of the files; inputs may have other sizes
+    than those that the prototxt declares.
     """
 
     name = "OpenCV"
@@ -56,7 +57,7 @@ class OpenCvEngine:
         except cv2.error as problem:
             raise self._failed(f"could not open the model: {_short(problem)}") from problem
         self._net.enableFusion(False)
-        self.inputs = [TensorInfo(name, F32, sizes) for name, sizes in net.inputs.items()]
+        self.inputs = [TensorInfo(name, F32, (None,) * len(sizes) or None) for name, sizes in net.inputs.items()]
         self._outputs = net.outputs()
         self.outputs = [TensorInfo(name, F32, None) for name in self._outputs]
 

@@ -154,7 +154,7 @@ def test_ops_as_markdown(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> No
 def test_verify_returns_its_verdict(api: FakeApi, capsys: pytest.CaptureFixture[str], passed: bool, code: int) -> None:
     api.verification = FakeVerification(passed)
     assert main(["verify", "m.onnx", "m.mnn", "--engine", "mnn", "--inputs", "i.npz", "--json"]) == code
-    keywords = {"inputs": "i.npz", "gates": None, "tolerance": 1e-3, "engine": "mnn"}
+    keywords = {"inputs": "i.npz", "gates": None, "tolerance": 1e-3, "engine": "mnn", "prototxt": None}
     assert api.calls == [("verify", "m.onnx", "m.mnn", keywords)]
     document = json.loads(capsys.readouterr().out)
     assert document == {"ok": passed, "exit_code": code, "passed": passed, "worst": "nan"}

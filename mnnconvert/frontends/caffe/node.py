@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 FIX_SIZES = "give the sizes of the input with --input-shape"
 MOST_NUMBERS = 1 << 24  # of a table that is made up here
 NO_EFFECT = {
-    "weight_filler", "bias_filler", "filler", "slope_filler", "shift_filler", "scale_filler", "engine", "force_nd_im2col",
-    "moving_average_fraction", "stable_prod_grad", "cudnn_deterministic", "momentum", "frozen",
+    "weight_filler", "bias_filler", "filler", "slope_filler", "shift_filler", "scale_filler", "engine",
+    "force_nd_im2col",     "moving_average_fraction", "stable_prod_grad", "cudnn_deterministic", "momentum", "frozen",
     "debug_info",
 }  # fmt: skip
 """Settings that only training or the choice of an implementation knows."""

@@ -17,6 +17,11 @@ def read_caffe(path: Path, prototxt: str | None, shapes: Mapping[str, Shape] | N
     from mnnconvert.frontends.caffe.importer import Importer
     from mnnconvert.frontends.caffe.model import load
 
+    if prototxt is None and path.suffix.lower() == ".prototxt":
+        raise UsageError.of(
+            "missing-option", f"'{path.name}' describes a net, whose trained weights are in a .caffemodel",
+            hint="give the .caffemodel with --modelFile, and this file with --prototxt", file=path,
+        )  # fmt: skip
     if prototxt is None:
         raise UsageError.of(
             "missing-option", f"'{path.name}' holds trained weights: the net is described by a .prototxt",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -17,7 +18,6 @@ from mnnconvert.ops.arrange import Concat, Tile
 from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.search import Where
 from mnnconvert.ops.slicing import Slice
-from mnnconvert.ops.vision import DepthToSpace, SpaceToDepth
 
 
 def _axis(n: CaffeNode, p: Params, old: str) -> int:
@@ -40,7 +40,7 @@ def slice_(b: Builder, n: CaffeNode) -> tuple[Value, ...]:
     if not points and size % parts == 0:
         points = tuple(size // parts * i for i in range(1, parts))
     bounds = (0, *points, size)
-    lengths = tuple(after - before for before, after in zip(bounds, bounds[1:], strict=False))
+    lengths = tuple(after - before for before, after in itertools.pairwise(bounds))
     if len(lengths) != parts or min(lengths) < 1:
         raise n.refuse(f"Slice of an axis of {size} at {list(points)} into {parts} blobs", reference=BAD)
     if parts == 1:
@@ -125,16 +125,6 @@ def shuffle_channel(b: Builder, n: CaffeNode) -> Value:
         raise n.refuse(f"ShuffleChannel of {channels} channels in {group} groups", reference=BAD)
     y = permuted(b, reshape(b, x, (images, group, channels // group, math.prod(sizes))), (0, 2, 1, 3))
     return reshape(b, y, (images, channels, *sizes))
-
-
-@caffe_op("Reorg", limits="the order of YOLO's darknet is that of blocks of channels")
-def reorg(b: Builder, n: CaffeNode) -> Value:
-    """Blocks of pixels as channels, or back."""
-    p = n.params("reorg_param")
-    stride = p.integer("stride", 2)
-    if p.flag("reverse", False):
-        return b.add(DepthToSpace(stride), n.input())
-    return b.add(SpaceToDepth(stride), n.input())
 
 
 @caffe_op("BatchReindex")
