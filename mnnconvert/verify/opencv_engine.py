@@ -24,8 +24,14 @@ def _lrn(layer: SourceLayer) -> bool:
     return "alpha" not in settings or float(settings.text("k", "1")) != 1
 
 
+def _prior_box(layer: SourceLayer) -> bool:
+    settings = layer.settings.message("prior_box_param")
+    return "clip" not in settings or "variance" not in settings
+
+
 DEPARTURES: dict[str, tuple[Callable[[SourceLayer], bool], str]] = {
     "LRN": (_lrn, "it ignores k, and takes another alpha where none is given"),
+    "PriorBox": (_prior_box, "it clips boxes unless it is told not to, and has no default of variances"),
 }
 """By type of layer: whether OpenCV departs from Caffe there, and how."""
 

@@ -12,6 +12,7 @@ FAMILIES = (
     "reduction",
     "resample",
     "recurrent",
+    "priors",
     "detection",
 )
 
