@@ -301,24 +301,14 @@ class Conversion:
             return None
         from mnnconvert.verification import open_source
 
-        if self.framework == "CAFFE" and not demanded and self._departs():
-            return None
-        self._engine = open_source(self.source, self.framework, prototxt=self.options.prototxt or "")
+        try:
+            self._engine = open_source(self.source, self.framework, prototxt=self.options.prototxt or "")
+        except ConversionError as error:
+            if demanded or self.framework != "CAFFE":
+                raise
+            reason = error.diagnostics[0]  # OpenCV lacks layers, and departs from Caffe in others
+            self.note("not-verified", f"{reason.message}, so the file was not proved", reason.hint)
         return self._engine
-
-    def _departs(self) -> bool:
-        """Whether the engine is known to compute something else than Caffe would, with a note that says what."""
-        from mnnconvert.frontends.caffe.model import load
-        from mnnconvert.verify.opencv_engine import OpenCvEngine, departure
-
-        if not OpenCvEngine.available():
-            hint = "pip install 'mnnconvert[caffe]'"
-            self.note("not-verified", "no OpenCV that reads Caffe nets is installed, so the file was not proved", hint)
-            return True
-        different = departure(load(Path(self.options.prototxt or "")))
-        if different:
-            self.note("not-verified", f"OpenCV departs from Caffe, so the file was not proved: {different}")
-        return bool(different)
 
     def _attempt(self, proof: Callable[[], VerificationResult]) -> VerificationResult | None:
         """The result of a proof; None with a note where the source engine takes none of the inputs we can make up."""
@@ -328,11 +318,10 @@ class Conversion:
             ours_to_guess = self.options.verify == "auto" and self.options.inputs is None
             if not ours_to_guess or any(d.reference != "source-engine-failed" for d in error.diagnostics):
                 raise
-            self.note(
-                "not-verified",
-                "the source engine takes none of the made-up inputs, so the file was not proved",
-                "give real ones with --inputs FILE.npz",
-            )
+            what, hint = "the source engine takes none of the made-up inputs", "give real ones with --inputs FILE.npz"
+            if self.framework == "CAFFE":  # it finds out only now which layers it lacks
+                what, hint = error.diagnostics[0].message, ""
+            self.note("not-verified", f"{what}, so the file was not proved", hint)
             return None
 
     def _accept(self, result: VerificationResult) -> None:

@@ -17,7 +17,6 @@ PRIORS = {
     "no flip": "min_size: 30 max_size: 60 aspect_ratio: 2 flip: false variance: 0.1",
     "steps": "min_size: 30 aspect_ratio: 2 step: 12 offset: 0.25 variance: [0.1, 0.1, 0.2, 0.2]",
     "sides": "min_size: 30 aspect_ratio: 1 aspect_ratio: 2 aspect_ratio: 0.5 step_h: 9 step_w: 11 variance: 0.3",
-    "image": "min_size: 30 img_h: 90 img_w: 70 variance: 0.3",
 }
 PLANES = {"x": (1, 2, 3, 5), "image": (1, 3, 60, 80)}
 
@@ -36,6 +35,19 @@ def test_prior_boxes_where_opencv_departs_from_caffe(tmp_path):
     bare = one("PriorBox", "prior_box_param { min_size: 30 }", **PLANES)
     check(bare, None, tmp_path, want=want, peer=False)
     assert "PriorBox 'y'" in departure(parse_net(bare))
+
+
+def test_prior_boxes_of_an_image_of_given_size(tmp_path):
+    settings = "min_size: 30 clip: false variance: 0.3"
+    large = one("PriorBox", f"prior_box_param {{ {settings} }}", x=(1, 2, 3, 5), image=(1, 3, 90, 70))
+    want = opencv_outputs(large, None, feeds_for(large), tmp_path)
+    check(
+        one("PriorBox", f"prior_box_param {{ {settings} img_h: 90 img_w: 70 }}", **PLANES),
+        None,
+        tmp_path,
+        want=want,
+        peer=False,
+    )
 
 
 def ssd(settings, classes=4, shared=True, count=60):
@@ -60,11 +72,9 @@ def ssd_feeds(rng, classes=4, shared=True, count=60):
 CENTRE = "code_type: CENTER_SIZE"
 DETECTIONS = {
     "usual": f"{CENTRE} nms_param {{ nms_threshold: 0.45 top_k: 40 }} keep_top_k: 20 confidence_threshold: 0.05",
-    "all": f"{CENTRE} nms_param {{ nms_threshold: 0.3 }} keep_top_k: -1 confidence_threshold: 0.3",
+    "all": f"{CENTRE} nms_param {{ nms_threshold: 0.3 }} keep_top_k: 500 confidence_threshold: 0.3",
     "few": f"{CENTRE} nms_param {{ nms_threshold: 0.6 top_k: 7 }} keep_top_k: 3 confidence_threshold: 0.01",
     "corners": "code_type: CORNER nms_param { nms_threshold: 0.45 top_k: 40 } keep_top_k: 20 confidence_threshold: 0.2",
-    "in target": f"{CENTRE} variance_encoded_in_target: true nms_param {{ nms_threshold: 0.45 }} keep_top_k: 20"
-    " confidence_threshold: 0.2",
     "background": f"{CENTRE} background_label_id: 2 nms_param {{ nms_threshold: 0.45 }} keep_top_k: 20"
     " confidence_threshold: 0.2",
 }
@@ -76,6 +86,15 @@ def test_detections(case, shared, tmp_path, rng):
     background = "" if case == "background" else "background_label_id: 0"
     text = ssd(f"{DETECTIONS[case]} {background} share_location: {str(shared).lower()}", shared=shared)
     check(text, None, tmp_path, feeds=ssd_feeds(rng, shared=shared))
+
+
+def test_detections_with_variances_in_the_target(tmp_path, rng):
+    settings = f"{CENTRE} share_location: true background_label_id: 0 keep_top_k: 20 confidence_threshold: 0.2"
+    settings += " nms_param { nms_threshold: 0.45 }"
+    feeds = ssd_feeds(rng)
+    ones = {**feeds, "prior": np.stack([feeds["prior"][0, 0], np.ones(240, np.float32)])[None]}
+    want = opencv_outputs(ssd(settings), None, ones, tmp_path)
+    check(ssd(f"{settings} variance_encoded_in_target: true"), None, tmp_path, feeds=feeds, want=want)
 
 
 def test_detections_by_the_size_of_priors(tmp_path, rng):
@@ -156,10 +175,10 @@ SHAPES = {"score": (1, 18, 6, 8), "deltas": (1, 36, 6, 8), "info": (1, 3)}
 
 
 def test_proposals(tmp_path, rng):
-    settings = "proposal_param { feat_stride: 16 min_size: 16 pre_nms_topn: 100 post_nms_topn: 20 nms_thresh: 0.6 }"
+    settings = "proposal_param { feat_stride: 16 min_size: 16 pre_nms_topn: 100 post_nms_topn: 10 nms_thresh: 0.6 }"
     feeds = rpn_feeds(rng)
-    want = proposed(feeds, 16, 100, 20, 0.6)
-    assert len(want) == 9
+    want = proposed(feeds, 16, 100, 10, 0.6)
+    assert len(want) == 10
     check(one("Proposal", settings, **SHAPES), None, tmp_path, feeds=feeds, want={"y": want}, atol=1e-4)
 
 
