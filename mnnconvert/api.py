@@ -98,6 +98,7 @@ def verify(
     per_layer: bool = False,
     bisect: bool = False,
     repro: PathLike | None = None,
+    prototxt: PathLike | None = None,
     options: ConversionOptions | None = None,
     progress: Progress | None = None,
 ) -> VerificationResult:
@@ -110,7 +111,8 @@ def verify(
     given. `engine` "mnn" runs the MNN file in MNN's own runtime instead of ours.
 
     `per_layer` compares all layers and names the first bad one, `bisect` does the conversion again (with `options`) and
-    names the step that changes the answer, `repro` is a folder that the first bad layer is written to.
+    names the step that changes the answer, `repro` is a folder that the first bad layer is written to. A Caffe model
+    needs the `prototxt` of its net.
     """
     from mnnconvert.verification import Request, verify_files
 
@@ -118,7 +120,7 @@ def verify(
         source=Path(source), mnn=Path(mnn), inputs=inputs, gates=None if gates is None else Path(gates),
         tolerance=tolerance, engine=engine, seed=seed, shapes=dict(input_shape or {}), runs=runs, per_layer=per_layer,
         bisect=bisect, repro=None if repro is None else Path(repro), options=options,
-        progress=progress or (lambda stage, fraction: None),
+        prototxt="" if prototxt is None else str(prototxt), progress=progress or (lambda stage, fraction: None),
     )  # fmt: skip
     return verify_files(request)
 
@@ -178,13 +180,15 @@ def supported_ops(framework: str = "ONNX") -> list[dict[str, Any]]:
     """The source ops that are translated: name, the oldest opset of each rule, and limits.
 
     An ONNX op without a rule that the standard defines through others is translated "through its function body".
-    TFLite has versions of operators instead of opsets; all are read, so that `since` is 1.
+    TFLite has versions of operators instead of opsets, and Caffe has none; all are read, so that `since` is 1.
     """
     from mnnconvert.conversion import require_frontend
 
     require_frontend(framework)
     if framework.upper() == "TFLITE":
         return _tflite_ops()
+    if framework.upper() == "CAFFE":
+        return _caffe_ops()
     from mnnconvert.frontends.onnx import functions, rules  # noqa: F401  (registers the rules)
     from mnnconvert.frontends.onnx.registry import RULES, supported
 
@@ -199,6 +203,14 @@ def _tflite_ops() -> list[dict[str, Any]]:
     from mnnconvert.frontends.tflite.registry import RULES
 
     return [{"name": r.op, "since": 1, "limits": r.limits} for r in sorted(RULES.values(), key=lambda r: r.op)]
+
+
+def _caffe_ops() -> list[dict[str, Any]]:
+    from mnnconvert.frontends.caffe import rules  # noqa: F401  (registers the rules)
+    from mnnconvert.frontends.caffe.registry import RULES
+
+    listed = [(rule.op, rule.limits) for rule in RULES.values()] + [("Input", "")]
+    return [{"name": op, "since": 1, "limits": limits} for op, limits in sorted(listed)]
 
 
 def compiled_ops() -> dict[str, Any]:

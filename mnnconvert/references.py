@@ -96,6 +96,13 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
      "Export the model again; onnx.checker says the same. The message names node, operator and what is wrong."),
     ("bad-tflite-file", "The file is not a valid TFLite model, or is damaged, or an operator of it breaks its rules.",
      "Copy or export it again; the message names the tensor or operator and what is wrong with it."),
+    ("bad-caffe-file", "The .prototxt or the .caffemodel is damaged or no such file, the two do not belong together, "
+     "or a layer of the net breaks the rules of its type.",
+     "Give the description of the net with --prototxt and its trained weights with --modelFile; the message names the "
+     "line, the byte or the layer."),
+    ("missing-weights", "A layer of the prototxt has no trained weights in the .caffemodel, where they are found by "
+     "the name of the layer.",
+     "Give the .caffemodel that was trained with this net, and leave the names of layers as they were."),
     ("missing-extra", "Reading this format needs a package that is not installed.",
      "Install the extra that the hint names, for example pip install 'mnnconvert[tflite]'."),
     # what can be converted

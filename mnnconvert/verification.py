@@ -24,6 +24,7 @@ from mnnconvert.verify.layers import LayerwiseResult
 from mnnconvert.verify.litert_engine import LiteRtEngine
 from mnnconvert.verify.localise import Localiser, require_values
 from mnnconvert.verify.mnn_engine import MnnEngine
+from mnnconvert.verify.opencv_engine import OpenCvEngine
 from mnnconvert.verify.recorded import recorded_case
 from mnnconvert.verify.scores import Score, load_function, score
 from mnnconvert.verify.verification import VerificationResult, first_accepted, verify_engines
@@ -34,24 +35,34 @@ if TYPE_CHECKING:
 Feeds = Mapping[str, Any]
 ANY_ERROR = sys.float_info.max  # measured, not judged
 ENGINES: dict[str, Callable[..., Engine]] = {
-    "ONNX": OnnxRuntimeEngine, "TFLITE": LiteRtEngine, "MNN": lambda path, **_: SessionEngine(load(path)),
+    "ONNX": OnnxRuntimeEngine, "TFLITE": LiteRtEngine, "CAFFE": OpenCvEngine,
+    "MNN": lambda path, **_: SessionEngine(load(path)),
 }  # fmt: skip
 
 
-def open_source(path: Path, framework: str = "", *, threads: int = 1, optimize: bool = False) -> Engine:
-    """onnxruntime for ONNX, LiteRT for TFLite, our executor for MNN; `source-engine-missing` for anything else.
+def open_source(
+    path: Path, framework: str = "", *, threads: int = 1, optimize: bool = False, prototxt: str = ""
+) -> Engine:
+    """onnxruntime for ONNX, LiteRT for TFLite, OpenCV for Caffe, our executor for MNN.
 
-    Where the framework is not given, the suffix tells it. `optimize` lets the engine be as fast as it can.
+    `source-engine-missing` for anything else. Where the framework is not given, the suffix tells it. `optimize` lets
+    the engine be as fast as it can; `prototxt` describes the net of Caffe weights.
     """
     try:
         path.stat()
     except OSError as error:
         raise unreadable(path, error) from error
-    open_engine = ENGINES.get(framework or path.suffix.lower()[1:].upper())
+    suffix = path.suffix.lower()
+    framework = framework or ("CAFFE" if suffix == ".caffemodel" else suffix[1:].upper())
+    open_engine = ENGINES.get(framework)
     if open_engine is not None:
-        return open_engine(path, threads=threads, optimize=optimize)
+        chosen = {"prototxt": prototxt} if prototxt else {}
+        return open_engine(path, threads=threads, optimize=optimize, **chosen)
     raise ConversionError.of(
-        "source-engine-missing", f"no engine here runs '{path.name}'", hint="an .onnx, .tflite or .mnn file", file=path
+        "source-engine-missing",
+        f"no engine here runs '{path.name}'",
+        hint="an .onnx, .tflite, .caffemodel or .mnn file",
+        file=path,
     )
 
 
@@ -75,6 +86,7 @@ class Request:
     per_layer: bool = False
     bisect: bool = False
     repro: Path | None = None
+    prototxt: str = ""
     options: ConversionOptions | None = None
     progress: Callable[[str, float], None] = lambda stage, fraction: None
 
@@ -95,7 +107,8 @@ class _Verification:
         if judged is None:
             judged = ANY_ERROR if self.rules else ConversionOptions.tolerance
         self.tolerance = Tolerance(judged)
-        self.reference = open_source(request.source, request.options.framework or "" if request.options else "")
+        framework = request.options.framework or "" if request.options else ""
+        self.reference = open_source(request.source, framework, prototxt=request.prototxt)
         self.candidate = open_candidate(request.mnn, request.engine)
         self.feeds: Feeds = {}
         self.missed = False
@@ -193,7 +206,10 @@ class _Verification:
 
         request = self.request
         options = request.options or ConversionOptions(
-            model_file=str(request.source), mnn_model=str(request.mnn), verify="never"
+            model_file=str(request.source),
+            mnn_model=str(request.mnn),
+            prototxt=request.prototxt or None,
+            verify="never",
         )
         tolerance = Tolerance(request.tolerance or ConversionOptions.tolerance)
         return Bisector(self.reference, options, request.mnn, tolerance, request.progress).run(self._looked_into())

@@ -46,7 +46,7 @@ EXCEPTIONS = {
 """The room `verify` can be called as the function of the same name, which lives above it. Quantizers use compiled
 kernels (docs/decisions/0006-quantizers-use-kernels.md), and one module of theirs knows where these are."""
 
-HEAVY = {"onnxruntime", "MNN", "_mnncengine", "torch", "torchvision", "tensorflow", "ai_edge_litert", "pyopencl"}
+HEAVY = {"onnxruntime", "MNN", "_mnncengine", "torch", "torchvision", "tensorflow", "ai_edge_litert", "pyopencl", "cv2"}
 NEVER = {"_tools"}
 """The released converter's binding is for tests and benchmarks; the product has no use for it."""
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 ACCURACY_MISSED = 3
 SOURCE, LAYERS, REPORTS = "Inputs and bounds", "Where it goes wrong", "Reports"
-CONVERSION = tuple(option for option in OPTIONS if option.field in ("framework", "optimize_level", "disable_pass"))
+CONVERSION = tuple(
+    option for option in OPTIONS if option.field in ("framework", "prototxt", "optimize_level", "disable_pass")
+)
 
 SYNTAX = Syntax(
     usage="mnnconvert verify SRC MNN [--per-layer] [--bisect] [--inputs PATH] [--gates FILE.toml] [--engine NAME]",
@@ -79,6 +81,7 @@ def run(arguments: Arguments, out: Output) -> int:
         per_layer=bool(arguments["per_layer"]),
         bisect=bool(arguments["bisect"]),
         repro=arguments.text("repro"),
+        prototxt=arguments.text("prototxt"),
         options=_conversion(arguments),
         progress=out.progress,
     )

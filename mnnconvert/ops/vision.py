@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.ir.types import Dim, Spec, floordiv, mul
+from mnnconvert.ir.types import Dim, Spec, floordiv, mul, round_away
 from mnnconvert.ops.base import Form, Op, register
 from mnnconvert.ops.samples import exactly, floats, grid
 
@@ -201,6 +201,51 @@ def _bilinear_rows(x: np.ndarray, axis: int, at: np.ndarray) -> np.ndarray:
     fraction, shown = fraction.reshape(shape), (~outside).astype(np.float32).reshape(shape)
     rows = np.take(x, low, axis) * (1 - fraction) + np.take(x, np.minimum(low + 1, size - 1), axis) * fraction
     return rows * shown
+
+
+@register()
+class ROIPooling(Op):
+    """Maximum over the bins of regions: x [N,C,H,W], rois [n,5] (image,x1,y1,x2,y2) -> [n,C,height,width].
+
+    Corners are whole pixels, round(corner * scale), both inside of the region. Bins have whole borders and may overlap;
+    an empty one gives 0 (R. Girshick, Fast R-CNN, 2015, section 2.1).
+    """
+
+    height: int
+    width: int
+    scale: float = 1.0
+
+    form = Form(
+        "ROIPooling", "RoiParameters", {"height": "pooledHeight", "width": "pooledWidth", "scale": "spatialScale"}
+    )
+    layout = "c4"
+
+    def infer(self, x: Spec, rois: Spec) -> Spec:
+        count = rois.shape[0] if rois.shape else None
+        return Spec(x.dtype, (count, x.shape[1] if x.shape else None, self.height, self.width))
+
+    def ref(self, x: np.ndarray, rois: np.ndarray) -> np.ndarray:
+        y = np.zeros((len(rois), x.shape[1], self.height, self.width), np.float32)
+        for i, (image, *corners) in enumerate(rois.reshape(len(rois), -1)):
+            x1, y1, x2, y2 = (int(round_away(c * np.float32(self.scale))) for c in corners)
+            rows, columns = _bin_bounds(y1, y2, self.height, x.shape[2]), _bin_bounds(x1, x2, self.width, x.shape[3])
+            for r, c in np.ndindex(self.height, self.width):
+                part = x[int(image), :, slice(*rows[r]), slice(*columns[c])]
+                if part.size:
+                    y[i, :, r, c] = part.max((1, 2))
+        return y
+
+    samples = grid(
+        x=[(2, 3, 8, 9)], rois=[exactly([[1, 1, 1, 9, 10], [0, -3, 2, 14, 15.5], [0, 30, 2, 40, 3]], "float32")],
+        height=[2], width=[3], scale=[0.5, 1.0],
+    )  # fmt: skip
+
+
+def _bin_bounds(first: int, last: int, bins: int, size: int) -> list[tuple[int, int]]:
+    """Begin and end of each bin of an axis, clipped to the image."""
+    step = np.float32(max(last - first + 1, 1)) / np.float32(bins)
+    edges = [(int(np.floor(i * step)), int(np.ceil((i + 1) * step))) for i in np.arange(bins, dtype=np.float32)]
+    return [(min(max(a + first, 0), size), min(max(b + first, 0), size)) for a, b in edges]
 
 
 @register()

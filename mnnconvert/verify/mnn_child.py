@@ -11,17 +11,19 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 import numpy as np
 
 
-def main(path: str, values: list[str]) -> None:
+def serve(open_model: Callable[[], Any]) -> None:
+    """Open a model, say what its inputs and outputs are, and answer requests until the other side closes the pipe."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     requests = sys.stdin.buffer
     try:
-        model = Model(path, values)
+        model = open_model()
         send(replies, {"inputs": model.inputs, "outputs": model.outputs})
     except Exception as problem:  # noqa: BLE001  the runtime raises SystemError and others as it likes
         send(replies, {"problem": describe(problem)})
@@ -30,7 +32,7 @@ def main(path: str, values: list[str]) -> None:
         send(replies, answer(model, feeds))
 
 
-def answer(model: Model, feeds: list[np.ndarray]) -> dict[str, Any]:
+def answer(model: Any, feeds: list[np.ndarray]) -> dict[str, Any]:
     try:
         return {"results": model.run(feeds)}
     except Exception as problem:  # noqa: BLE001  as above
@@ -108,4 +110,4 @@ def sizes(variable: Any) -> list[int | None]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    serve(lambda: Model(sys.argv[1], sys.argv[2:]))

@@ -6,23 +6,16 @@ that says what happened, and the next run starts a new process.
 
 from __future__ import annotations
 
-import contextlib
-import pickle
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
-import weakref
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from mnnconvert.errors import ConversionError, MnnConvertError
+from mnnconvert.verify.child import Child, ChildGoneError
 from mnnconvert.verify.engines import Feeds, Outputs, TensorInfo
 
 _CHILD = Path(__file__).with_name("mnn_child.py")
@@ -48,7 +41,7 @@ class MnnEngine:
             )
         self.path = Path(path)
         self._timeout, self._values = timeout, tuple(values)
-        self._child: _Child | None = None
+        self._child: Child | None = None
         described = self._ask(None)
         self.inputs = [TensorInfo(name, np.dtype(kind), tuple(shape)) for name, kind, shape in described["inputs"]]
         self.outputs = [TensorInfo(name, None, None) for name in described["outputs"]]
@@ -88,7 +81,7 @@ class MnnEngine:
         """Sends a request (None: only open the model) to a living process and waits for its answer."""
         try:
             reply = self._converse(request)
-        except _ChildGoneError as gone:
+        except ChildGoneError as gone:
             failure = self._failed(str(gone))
             self.close()
             raise failure from None
@@ -98,7 +91,7 @@ class MnnEngine:
 
     def _converse(self, request: list[np.ndarray] | None) -> dict[str, Any]:
         if self._child is None:
-            self._child = _Child(self.path, self._values)
+            self._child = Child(["-P", str(_CHILD), str(self.path), *self._values])
             greeting = self._child.receive(self._timeout)
             if request is None or "problem" in greeting:
                 return greeting
@@ -139,72 +132,3 @@ class MnnEngine:
             **({"runtime": said} if said else {}),
             hint="The file may be right and use something this runtime lacks; compare with mnnconvert's own executor.",
         )
-
-
-class _ChildGoneError(Exception):
-    """The process has ended or was ended; the text says how."""
-
-
-class _Child:
-    """The process, its two pipes, and a file with whatever the runtime prints."""
-
-    def __init__(self, path: Path, values: Sequence[str] = ()):
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_CHILD), str(path), *values],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None  # both are pipes
-        self._requests, self._replies = self._process.stdin, self._process.stdout
-        self._finalizer = weakref.finalize(self, _end, self._process, self._log)
-
-    def send(self, request: list[np.ndarray] | None) -> None:
-        try:
-            pickle.dump(request, self._requests, protocol=5)
-            self._requests.flush()
-        except BrokenPipeError:
-            raise _ChildGoneError(self._epitaph()) from None
-
-    def receive(self, timeout: float) -> dict[str, Any]:
-        late = threading.Event()
-        timer = threading.Timer(timeout, self._kill, [late])
-        timer.start()
-        try:
-            reply: dict[str, Any] = pickle.load(self._replies)
-            return reply
-        except (EOFError, pickle.UnpicklingError):
-            late_text = f"it gave no answer within {timeout:g} s and was ended"
-            raise _ChildGoneError(late_text if late.is_set() else self._epitaph()) from None
-        finally:
-            timer.cancel()
-
-    def _kill(self, late: threading.Event) -> None:
-        late.set()
-        self._process.kill()
-
-    def _epitaph(self) -> str:
-        self._process.kill()  # a process that closed its pipe without ending
-        code = self._process.wait()
-        if code < 0:
-            return f"its process was ended by {signal.Signals(-code).name}"
-        return f"its process ended with exit code {code}"
-
-    def log_tail(self) -> str:
-        """The last lines that the runtime printed, on one line."""
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").splitlines()
-        return " / ".join(line.strip() for line in lines if line.strip() and "device supports" not in line)[-300:]
-
-    def stop(self) -> None:
-        self._finalizer()
-
-
-def _end(process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout, log):
-        if stream is not None:
-            with contextlib.suppress(BrokenPipeError):  # a request that was never read
-                stream.close()

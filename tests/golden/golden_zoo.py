@@ -21,6 +21,7 @@ from mnnconvert.passes.pipeline import run_pipeline
 FOLDER = Path(__file__).parent
 OPERATORS = FOLDER.parents[1] / "docs/operators.md"
 TFLITE_OPERATORS = FOLDER.parents[1] / "docs/tflite.md"
+CAFFE_LAYERS = FOLDER.parents[1] / "docs/caffe.md"
 OPERATORS_HEAD = """\
 # Supported ONNX operators
 
@@ -54,6 +55,30 @@ TFLITE_HEAD = """\
 
 Made from the import rules by `make golden`; `mnnconvert ops --framework TFLITE` prints the same. All versions and types
 of an operator are supported, unless its limits say otherwise.
+
+"""
+CAFFE_HEAD = """\
+# Caffe models
+
+`mnnconvert -f CAFFE --prototxt net.prototxt --modelFile net.caffemodel --MNNModel m.mnn` reads a net and its trained
+weights. Nothing has to be installed for that; with `mnnconvert[caffe]` the written file is also proved against OpenCV's
+dnn module, of a version below 5, which does not read Caffe nets any more.
+
+* **Forms.** All three forms of a prototxt are read (`layer`, `layers` with types in capitals, `layers` around `layer`),
+  inputs as layers or by `input` with `input_dim` or `input_shape`, and weights as floats, doubles or halves in blobs of
+  any form. Weights are found by the name of their layer and stay where they are in the file, of any size.
+* **Phase.** The net is converted as it is tested: rules that include and exclude layers are obeyed for the phase TEST,
+  with the level and stages of the net's `state`. What no layer reads is an output, under the name of its blob.
+* **Sizes** are those of the prototxt; `--input-shape data:1x3x300x300` gives others, as Caffe itself allows.
+* **Forks.** A setting of a layer that is not known is refused by name, as it would be lost; other additions of forks
+  (`param`, `transform_param` and the like) are passed over. Unknown layers are refused, all at once. Layers of Python
+  code are refused, except the proposals of Faster R-CNN.
+* **Where OpenCV departs from Caffe**, Caffe's definition is what is written, and the report says that there is no
+  proof.
+
+## Supported layers
+
+Made from the import rules by `make golden`; `mnnconvert ops --framework CAFFE` prints the same.
 
 """
 
@@ -169,12 +194,19 @@ def tflite_operators() -> str:
     return f"{TFLITE_HEAD}{markdown_table(('Operator', 'Limits'), rows)}\n"
 
 
+def caffe_layers() -> str:
+    """What there is to know about Caffe models, with the table of layers."""
+    rows = [(op["name"], op["limits"]) for op in api.supported_ops("CAFFE")]
+    return f"{CAFFE_HEAD}{markdown_table(('Layer', 'Limits'), rows)}\n"
+
+
 def dumps() -> Iterator[tuple[Path, str]]:
     """Every kept file and what it has to hold."""
     for name in ZOO:
         yield FOLDER / f"{name}.txt", to_text(optimized(name))
     yield OPERATORS, operators()
     yield TFLITE_OPERATORS, tflite_operators()
+    yield CAFFE_LAYERS, caffe_layers()
 
 
 def main() -> None:

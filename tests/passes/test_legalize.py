@@ -169,6 +169,10 @@ CASES = {
     ),
     "determinant": (lambda op, x: op.Det(x), {"x": np.array([[[0, 1, 0], [1, 0, 0], [0, 0, 2]]], np.float32)}),
     "nhwc": (lambda op, x: op.ConvertTensor(x, source="NHWC", dest="NCHW"), {"x": noise(2, 3, 4, 5)}),
+    "norm-of-axes-apart": (
+        lambda op, x: op.LayerNorm(x, op.constant(noise(16)), op.constant(noise(16)), axes=(-4, -1), epsilon=0.1),
+        {"x": noise(4, 3, 2, 4)},
+    ),
     "product-with-silu": (lambda op, x, other: op.MULSILU(x, other), {"x": noise(2, 3), "other": noise(2, 3, seed=1)}),
 }
 

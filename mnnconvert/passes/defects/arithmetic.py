@@ -15,8 +15,8 @@ from mnnconvert.ops.layout import Identity
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.normalization import LayerNorm
 from mnnconvert.ops.reduction import Reduction
-from mnnconvert.ops.shape import Reshape
-from mnnconvert.passes.defects.base import Defect, RefusedError, equal, shape_of
+from mnnconvert.ops.shape import Permute, Reshape
+from mnnconvert.passes.defects.base import Defect, RefusedError, equal, rank_of, shape_of
 from mnnconvert.passes.defects.ranges import EXACT, exact_product, is_exact, magnitude
 
 Made = Sequence[Value] | None
@@ -244,6 +244,21 @@ def _norm_of_sum(b: Builder, node: Node) -> Made:
     return [total, b.add(node.op, total, *node.inputs[1:-1])]
 
 
+def _norm_apart(b: Builder, node: Node) -> Made:
+    """Axes with others between them are moved behind all others, and back again."""
+    op, x = node.op, node.inputs[0]
+    if not isinstance(op, LayerNorm) or op.group > 1 or max(op.axes) - min(op.axes) == len(op.axes) - 1:
+        return None
+    rank = rank_of(x, "LayerNorm over axes apart")
+    axes = sorted(axis % rank for axis in op.axes)
+    if axes[-1] - axes[0] == len(axes) - 1:
+        return None
+    order = (*(i for i in range(rank) if i not in axes), *axes)
+    last = LayerNorm(tuple(range(-len(axes), 0)), op.epsilon, op.rms)
+    y = b.add(last, b.add(Permute(order), x), *node.inputs[1:])
+    return [b.add(Permute(tuple(order.index(i) for i in range(rank))), y)]
+
+
 def _inner_product(b: Builder, node: Node) -> Made:
     x, w, bias = node.inputs
     columns = w.shape[1] if w.shape else None
@@ -281,5 +296,6 @@ DEFECTS = (
     Defect("ReLU", "integers are computed as the bits of floats", _integer_relu),
     Defect("ReLU6", "integers are computed as the bits of floats", _integer_relu),
     Defect("LayerNorm", "two results are computed for NC4HW4 of the transformer fusion only", _norm_of_sum),
+    Defect("LayerNorm", "axes with others between them are taken for others", _norm_apart),
     Defect("InnerProduct", "wrong for more than one row", _inner_product),
 )

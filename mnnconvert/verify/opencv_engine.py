@@ -1,0 +1,150 @@
+"""OpenCV's dnn module, which runs Caffe nets, as an engine: the source of truth for them.
+
+Where it is known to compute something else than Caffe does, `departure` says what: such a net is not proved by it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mnnconvert.errors import ConversionError, MnnConvertError, UsageError
+from mnnconvert.frontends.caffe.model import SourceLayer, SourceNet, load
+from mnnconvert.verify.child import Child, ChildGoneError
+from mnnconvert.verify.engines import Feeds, Outputs, TensorInfo
+
+F32 = np.dtype("float32")
+TIMEOUT = 600.0  # seconds, for opening a net and for each run
+
+
+def _lrn(layer: SourceLayer) -> bool:
+    settings = layer.settings.message("lrn_param")
+    return "alpha" not in settings or float(settings.text("k", "1")) != 1
+
+
+def _prior_box(layer: SourceLayer) -> bool:
+    settings = layer.settings.message("prior_box_param")
+    return "clip" not in settings or "variance" not in settings
+
+
+def _detection_output(layer: SourceLayer) -> bool:
+    settings = layer.settings.message("detection_output_param")
+    needed = ("share_location", "background_label_id", "keep_top_k")
+    return any(name not in settings for name in needed) or settings.text("keep_top_k").startswith("-")
+
+
+DEPARTURES: dict[str, tuple[Callable[[SourceLayer], bool], str]] = {
+    "LRN": (_lrn, "it ignores k, and takes another alpha where none is given"),
+    "PriorBox": (_prior_box, "it clips boxes unless it is told not to, and has no default of variances"),
+    "DetectionOutput": (_detection_output, "it has no defaults, and needs a keep_top_k"),
+}
+"""By type of layer: whether OpenCV departs from Caffe there, and how."""
+
+
+class OpenCvEngine:
+    """Runs the net of a prototxt with the weights of a caffemodel on the CPU, in a process of its own.
+
+    Inputs and outputs have the names of blobs, as in the graph that is made of the files; inputs may have other sizes
+    than those that the prototxt declares. Detections are put in the order that Caffe has, without rows that only fill.
+    """
+
+    name = "OpenCV"
+    exact_kinds = True
+    notes: Sequence[str] = ()
+
+    def __init__(self, weights: str | Path, prototxt: str | Path | None = None, **_: Any):
+        require_opencv()
+        if prototxt is None:
+            raise UsageError.of("missing-option", f"'{weights}' needs its net", hint="give it with --prototxt FILE")
+        self.path, self._prototxt = Path(weights), Path(prototxt)
+        self._net = load(self._prototxt)
+        different = departure(self._net)
+        if different:
+            raise self._failed(f"would not compute what Caffe does: {different}")
+        self._outputs = self._net.outputs()
+        self._child: Child | None = None
+        self._converse(None)
+        self.inputs = [TensorInfo(name, F32, (None,) * len(sizes) or None) for name, sizes in self._net.inputs.items()]
+        self.outputs = [TensorInfo(name, F32, None) for name in self._outputs]
+
+    @staticmethod
+    def available() -> bool:
+        """Whether an OpenCV is installed that reads Caffe nets: version 5 does not any more."""
+        if find_spec("cv2") is None:
+            return False
+        import cv2
+
+        return hasattr(cv2.dnn, "readNetFromCaffe")
+
+    def run(self, feeds: Feeds) -> Outputs:
+        results = self._converse([np.asarray(feeds[info.name], F32) for info in self.inputs])
+        return {
+            name: as_caffe(layer, array) for (name, layer), array in zip(self._outputs.items(), results, strict=True)
+        }
+
+    def _converse(self, request: list[np.ndarray] | None) -> list[np.ndarray]:
+        """Send a request (None: only open the net) to a living process and wait for its answer."""
+        try:
+            reply: dict[str, Any] = {}
+            if self._child is None:
+                self._child = Child(["-m", "mnnconvert.verify.opencv_child", *self._arguments()])
+                reply = self._child.receive(TIMEOUT)
+            if request is not None and "problem" not in reply:
+                self._child.send(request)
+                reply = self._child.receive(TIMEOUT)
+        except ChildGoneError as gone:
+            self._child = None
+            raise self._failed(f"could not run the net: {gone}") from None
+        if "problem" in reply:
+            self._child.stop()
+            self._child = None
+            raise self._failed(f"could not run the net: {' '.join(reply['problem'].split())[:400]}")
+        return list(reply.get("results", ()))
+
+    def _arguments(self) -> list[str]:
+        return [str(self._prototxt), str(self.path), json.dumps(ports(self._net))]
+
+    def _failed(self, what: str) -> MnnConvertError:
+        return ConversionError.of(
+            "source-engine-failed", f"OpenCV {what}", engine=self.name, file=self.path,
+            hint="convert with --verify never where the model is right",
+        )  # fmt: skip
+
+
+def ports(net: SourceNet) -> tuple[list[str], list[tuple[str, int]]]:
+    """The names of the inputs, and for each output its layer and place, as `opencv_child.Net` takes them."""
+    return list(net.inputs), [(layer.name, layer.tops.index(name)) for name, layer in net.outputs().items()]
+
+
+def as_caffe(layer: SourceLayer, array: np.ndarray) -> np.ndarray:
+    """A result as Caffe gives it: detections class by class, at least one row, and no others behind the last."""
+    if layer.type != "DetectionOutput":
+        return array
+    rows = array.reshape(-1, 7)
+    rows = rows[rows[:, 1:].any(1)]
+    if not len(rows):
+        rows = np.array([[0, -1, -1, -1, -1, -1, -1]], F32)
+    return rows[np.lexsort((-rows[:, 2], rows[:, 1], rows[:, 0]))].reshape(1, 1, -1, 7)
+
+
+def departure(net: SourceNet) -> str:
+    """What OpenCV does otherwise than Caffe in a net; empty where nothing is known of it."""
+    for layer in net.layers:
+        differs, how = DEPARTURES.get(layer.type, (None, ""))
+        if differs is not None and differs(layer):
+            return f"{how} ({layer.type} '{layer.name}')"
+    return ""
+
+
+def require_opencv() -> None:
+    """Refuse with the extra to install where no OpenCV is there that reads Caffe nets."""
+    if not OpenCvEngine.available():
+        raise ConversionError.of(
+            "source-engine-missing", "no OpenCV that reads Caffe nets is installed, so the source model cannot be run",
+            hint="pip install 'mnnconvert[caffe]', or convert with --verify never",
+        )  # fmt: skip
