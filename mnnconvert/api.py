@@ -159,13 +159,15 @@ def supported_ops(framework: str = "ONNX") -> list[dict[str, Any]]:
     """The source ops that are translated: name, the oldest opset of each rule, and limits.
 
     An ONNX op without a rule that the standard defines through others is translated "through its function body".
-    TFLite has versions of operators instead of opsets; all are read, so that `since` is 1.
+    TFLite and TensorFlow have versions instead of opsets; all are read, so that `since` is 1.
     """
     from mnnconvert.conversion import require_frontend
 
     require_frontend(framework)
     if framework.upper() == "TFLITE":
         return _tflite_ops()
+    if framework.upper() == "TF":
+        return _tensorflow_ops()
     from mnnconvert.frontends.onnx import functions, rules  # noqa: F401  (registers the rules)
     from mnnconvert.frontends.onnx.registry import RULES, supported
 
@@ -180,6 +182,15 @@ def _tflite_ops() -> list[dict[str, Any]]:
     from mnnconvert.frontends.tflite.registry import RULES
 
     return [{"name": r.op, "since": 1, "limits": r.limits} for r in sorted(RULES.values(), key=lambda r: r.op)]
+
+
+def _tensorflow_ops() -> list[dict[str, Any]]:
+    from mnnconvert.frontends.tensorflow import rules  # noqa: F401  (registers the rules)
+    from mnnconvert.frontends.tensorflow.importer import SOURCES
+    from mnnconvert.frontends.tensorflow.registry import RULES
+
+    listed = [(name, "") for name in SOURCES] + [(rule.op, rule.limits) for rule in RULES.values()]
+    return [{"name": op, "since": 1, "limits": limits} for op, limits in sorted(listed)]
 
 
 def compiled_ops() -> dict[str, Any]:

@@ -27,9 +27,13 @@ if TYPE_CHECKING:
     from mnnconvert.verify.verification import VerificationResult
 
 SUFFIXES = {".onnx": "ONNX", ".mnn": "MNN", ".json": "JSON", ".tflite": "TFLITE", ".pb": "TF", ".keras": "TF",
-            ".h5": "TF", ".pt": "TORCH", ".pt2": "TORCH", ".jit": "TORCH", ".caffemodel": "CAFFE"}  # fmt: skip
-FRONTENDS = ("ONNX", "TFLITE", "MNN")
-SOURCE_ENGINES = {"ONNX": ("onnxruntime", "onnxruntime", "verify"), "TFLITE": ("ai_edge_litert", "LiteRT", "litert")}
+            ".h5": "TF", ".hdf5": "TF", ".pt": "TORCH", ".pt2": "TORCH", ".jit": "TORCH",
+            ".caffemodel": "CAFFE"}  # fmt: skip
+FRONTENDS = ("ONNX", "TF", "TFLITE", "MNN")
+SOURCE_ENGINES = {
+    "ONNX": ("onnxruntime", "onnxruntime", "verify"), "TFLITE": ("ai_edge_litert", "LiteRT", "litert"),
+    "TF": ("tensorflow", "TensorFlow", "tf"),
+}  # fmt: skip
 """What runs the models of a framework: package, name, extra that installs it."""
 AUTO_VERIFY_BYTES = 500_000_000  # beyond this `--verify auto` leaves the proof, which loads the model twice, out
 ANY_ERROR = sys.float_info.max  # compressed weights are measured, not judged
@@ -141,6 +145,10 @@ class Conversion:
             from mnnconvert.frontends.tflite.reader import read_tflite
 
             graph = read_tflite(self.source, shapes, self.options.batch or 0)
+        elif self.framework == "TF":
+            from mnnconvert.frontends.tensorflow.reader import read_tensorflow
+
+            graph = read_tensorflow(self.source, shapes, self.options.batch or 0, self.options.signature or "")
         else:
             from mnnconvert.frontends.onnx.reader import read_onnx
 
@@ -293,7 +301,7 @@ class Conversion:
             return None
         from mnnconvert.verification import open_source
 
-        self._engine = open_source(self.source, self.framework)
+        self._engine = open_source(self.source, self.framework, signature=self.options.signature or "")
         return self._engine
 
     def _attempt(self, proof: Callable[[], VerificationResult]) -> VerificationResult | None:
@@ -445,7 +453,7 @@ def _without_collection() -> Iterator[None]:
 
 
 def guess_framework(path: Path) -> str:
-    """The framework of a file by its suffix, or by its first bytes."""
+    """The framework of a file by its suffix, or by its first bytes; a folder is a SavedModel."""
     known = SUFFIXES.get(path.suffix.lower())
     if known:
         return known

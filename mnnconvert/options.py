@@ -30,6 +30,7 @@ class ConversionOptions:
     mnn_model: str | None = None
     prototxt: str | None = None
     json_file: str | None = None
+    signature: str | None = None
     batch: int | None = None
     input_config_file: str | None = None
     save_static_model: bool = False
@@ -143,6 +144,7 @@ OPTIONS: tuple[Option, ...] = (
     _option("--MNNModel", "mnn_model", "path", FILES, "the file to write", metavar="OUT"),
     _option("--prototxt", "prototxt", "path", FILES, "network description of a Caffe model", metavar="FILE"),
     _option("--JsonFile", "json_file", "path", FILES, "write an MNN model in its JSON form", metavar="FILE"),
+    _option("--signature", "signature", "text", FILES, "which signature of a SavedModel to convert", metavar="NAME"),
     _option("--batch", "batch", "int", SIZES, "replace an unknown batch size", low=1, metavar="N"),
     _option("--input-shape", "input_shape", "shapes", SIZES, "fix the sizes of one input (repeatable)",
             metavar="NAME:1x3x224x224"),
@@ -347,6 +349,13 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         lambda o: o.prototxt is not None and o.framework not in (None, "CAFFE"),
         "only Caffe models have a prototxt.",
         "Use -f CAFFE, or leave --prototxt out.",
+    ),
+    Contradiction(
+        "--signature",
+        "--framework",
+        lambda o: o.signature is not None and o.framework not in (None, "TF"),
+        "only SavedModels of TensorFlow have signatures to choose from.",
+        "Use -f TF, or leave --signature out.",
     ),
     _unused_without_verification("--tolerance", "tolerance"),
     _unused_without_verification("--inputs", "inputs"),

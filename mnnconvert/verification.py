@@ -19,29 +19,41 @@ from mnnconvert.verify.gates import evaluate, read_gates
 from mnnconvert.verify.inputs import ladder, load_npz
 from mnnconvert.verify.litert_engine import LiteRtEngine
 from mnnconvert.verify.mnn_engine import MnnEngine
+from mnnconvert.verify.tensorflow_engine import TensorFlowEngine
 from mnnconvert.verify.verification import VerificationResult, verify_engines
 
 Feeds = Mapping[str, Any]
 ENGINES: dict[str, Callable[..., Engine]] = {
-    "ONNX": OnnxRuntimeEngine, "TFLITE": LiteRtEngine, "MNN": lambda path, **_: SessionEngine(load(path)),
+    "ONNX": OnnxRuntimeEngine, "TFLITE": LiteRtEngine, "TF": TensorFlowEngine,
+    "MNN": lambda path, **_: SessionEngine(load(path)),
 }  # fmt: skip
+TENSORFLOW = (".pb", ".keras", ".h5", ".hdf5")  # suffixes of its files
 
 
-def open_source(path: Path, framework: str = "", *, threads: int = 1, optimize: bool = False) -> Engine:
-    """onnxruntime for ONNX, LiteRT for TFLite, our executor for MNN; `source-engine-missing` for anything else.
+def open_source(
+    path: Path, framework: str = "", *, threads: int = 1, optimize: bool = False, signature: str = ""
+) -> Engine:
+    """onnxruntime for ONNX, LiteRT for TFLite, TensorFlow for its own, our executor for MNN.
 
-    Where the framework is not given, the suffix tells it. `optimize` lets the engine be as fast as it can.
+    `source-engine-missing` for anything else. Where the framework is not given, the suffix tells it. `optimize` lets
+    the engine be as fast as it can; `signature` names one of a SavedModel.
     """
     try:
         path.stat()
     except OSError as error:
         raise unreadable(path, error) from error
-    open_engine = ENGINES.get(framework or path.suffix.lower()[1:].upper())
-    if open_engine is not None:
-        return open_engine(path, threads=threads, optimize=optimize)
-    raise ConversionError.of(
-        "source-engine-missing", f"no engine here runs '{path.name}'", hint="an .onnx, .tflite or .mnn file", file=path
-    )
+    suffix = path.suffix.lower()
+    framework = framework or ("TF" if path.is_dir() or suffix in TENSORFLOW else suffix[1:].upper())
+    open_engine = ENGINES.get(framework)
+    if open_engine is None:
+        raise ConversionError.of(
+            "source-engine-missing",
+            f"no engine here runs '{path.name}'",
+            hint="an .onnx, .tflite, .pb, .keras or .mnn file, or a SavedModel folder",
+            file=path,
+        )
+    chosen = {"signature": signature} if signature else {}
+    return open_engine(path, threads=threads, optimize=optimize, **chosen)
 
 
 def verify_files(

@@ -1,0 +1,17 @@
+"""Imports every file of import rules, which registers them."""
+
+from importlib import import_module
+
+FAMILIES = (
+    "elementwise",
+    "convolution",
+    "pooling",
+    "normalization",
+    "matmul",
+    "shape",
+    "reduction",
+    "resample",
+)
+
+for _family in FAMILIES:
+    import_module(f"mnnconvert.frontends.tensorflow.{_family}")
