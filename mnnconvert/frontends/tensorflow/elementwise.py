@@ -24,6 +24,7 @@ from mnnconvert.frontends.common.narrow import float_bits, float_of_bits
 from mnnconvert.frontends.common.narrow import rounded as round_to_even
 from mnnconvert.frontends.common.nodes import known_rank
 from mnnconvert.frontends.tensorflow.compose import has_channels_first
+from mnnconvert.frontends.tensorflow.model import STORED
 from mnnconvert.frontends.tensorflow.node import TfNode
 from mnnconvert.frontends.tensorflow.registry import tf_op
 from mnnconvert.frontends.tensorflow.types import TYPES
@@ -289,7 +290,7 @@ def convert(b: Builder, n: TfNode) -> Value:
 
 @tf_op("Bitcast", gives="type", limits="between integers of one width, and between int32 and float32")
 def bit_cast(b: Builder, n: TfNode) -> Value:
-    x, pair = n.input(0), (n.type(), n.type("type"))
+    x, pair = n.input(0), (STORED.get(n.type(), n.type()), STORED.get(n.type("type"), n.type("type")))
     if pair[0] == pair[1] or set(pair) in ({"int32", "uint32"}, {"int64", "uint64"}):
         return x
     if pair == ("float32", "int32"):

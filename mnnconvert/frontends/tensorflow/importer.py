@@ -9,6 +9,7 @@ from mnnconvert.errors import ConversionError, Diagnostic, MnnConvertError
 from mnnconvert.frontends.common.compose import cast
 from mnnconvert.frontends.common.tensors import to_graph_type
 from mnnconvert.frontends.tensorflow import rules  # noqa: F401  (registers the rules)
+from mnnconvert.frontends.tensorflow.frames import Frame, frames_of
 from mnnconvert.frontends.tensorflow.model import SourceGraph, SourceModel, SourceNode, SourceTensor
 from mnnconvert.frontends.tensorflow.node import TfNode
 from mnnconvert.frontends.tensorflow.ports import DEFAULTED, default_of, place, reachable
@@ -43,6 +44,7 @@ class Importer:
         self.problems: list[Diagnostic] = []
         self.graph_names: set[str] = set()
         self.calls = 0  # of functions
+        self._frames: dict[str, dict[str, Frame]] = {}
 
     def run(self) -> Graph:
         """The graph; ConversionError with all problems when there are any."""
@@ -110,6 +112,12 @@ class Importer:
                 )
         return given
 
+    def frames(self, source: SourceGraph) -> dict[str, Frame]:
+        """The loops of a graph that are wired from single nodes."""
+        if source.name not in self._frames:
+            self._frames[source.name] = frames_of(source)
+        return self._frames[source.name]
+
     def graph_name(self, name: str) -> str:
         """A name for a graph that no other graph of the model has."""
         candidate, count = name, 1
@@ -134,6 +142,7 @@ class Scope:
         self.done: set[str] = set()
         self.poisoned: set[str] = set()
         self.cuts: dict[str, Callable[[Scope, TfNode], Any]] = {}  # nodes that mean something else in here
+        self.loops: dict[str, dict[str, Any]] = {}  # results of loops by frame and Switch
         self.constants: dict[str, SourceTensor] = {}
         self.weights: dict[tuple[Value, tuple[int, ...]], Value] = {}
 
@@ -345,6 +354,12 @@ class Scope:
             )
         scope = Scope(importer, builder, importer.model.functions[function], self)
         scope.calls, scope.prefix = (*self.calls, function), f"{name}/"
+        return scope
+
+    def within(self, builder: Builder, cuts: dict[str, Callable[[Scope, TfNode], Any]]) -> Scope:
+        """A scope for a part of this graph whose nodes go to `builder`; some of its nodes mean something else there."""
+        scope = Scope(self.importer, builder, self.source, self)
+        scope.cuts = cuts
         return scope
 
     def run(self, arguments: Sequence[Any]) -> list[Any]:

@@ -11,6 +11,14 @@ FAMILIES = (
     "shape",
     "reduction",
     "resample",
+    "gather",
+    "search",
+    "generators",
+    "quantization",
+    "recurrent",
+    "lists",
+    "control",
+    "frames",
 )
 
 for _family in FAMILIES:

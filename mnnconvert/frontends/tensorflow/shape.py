@@ -8,7 +8,7 @@ from mnnconvert.frontends.common.channels_last import batch_to_space, space_to_b
 from mnnconvert.frontends.common.compose import calc, cast, choose
 from mnnconvert.frontends.common.moves import permuted, reshaped, sliced
 from mnnconvert.frontends.common.nodes import FIX_SIZES, axis_of, known_rank, known_sizes
-from mnnconvert.frontends.common.run_time import scalar
+from mnnconvert.frontends.common.run_time import count_up, scalar
 from mnnconvert.frontends.tensorflow.compose import from_planes, has_channels_first, spatial, to_planes
 from mnnconvert.frontends.tensorflow.node import TfNode
 from mnnconvert.frontends.tensorflow.registry import tf_op
@@ -206,8 +206,6 @@ def rank(b: Builder, n: TfNode) -> Value:
 @tf_op("InvertPermutation")
 def invert_permutation(b: Builder, n: TfNode) -> Value:
     """y[x[i]] = i."""
-    from mnnconvert.frontends.common.run_time import count_up
-
     x = n.input(0)
     count = b.add(ShapeOf(), x)
     return b.add(ScatterNd(), b.add(ExpandDims(1), x), count_up(b, scalar(b, count)), count)
