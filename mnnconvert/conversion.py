@@ -539,9 +539,9 @@ def _open(shape: Shape | None) -> str:
 
 
 def _bytes_on_disk(source: Path, graph: Graph) -> int:
-    """Bytes of the model file and of the external files that its weights lie in."""
+    """Bytes of the model file (or of all in its folder) and of the external files that its weights lie in."""
     from mnnconvert.ir import FileTensor
 
     files = {v.tensor.path for g in graph.graphs() for v in g.constants() if isinstance(v.tensor, FileTensor)}
-    files.add(source)
+    files.update(source.rglob("*") if source.is_dir() else [source])
     return sum(f.stat().st_size for f in files if f.is_file())

@@ -26,8 +26,12 @@ def test_graph_is_the_one_that_is_kept(name):
 
 @pytest.mark.parametrize(
     ("page", "make"),
-    [(golden_zoo.OPERATORS, golden_zoo.operators), (golden_zoo.TFLITE_OPERATORS, golden_zoo.tflite_operators)],
-    ids=["onnx", "tflite"],
+    [
+        (golden_zoo.OPERATORS, golden_zoo.operators),
+        (golden_zoo.TFLITE_OPERATORS, golden_zoo.tflite_operators),
+        (golden_zoo.TENSORFLOW_OPERATORS, golden_zoo.tensorflow_operators),
+    ],
+    ids=["onnx", "tflite", "tensorflow"],
 )
 def test_operator_page_is_the_one_that_is_kept(page, make):
     kept = page.read_text(encoding="utf-8")

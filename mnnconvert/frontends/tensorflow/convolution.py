@@ -100,6 +100,8 @@ def _surplus(n: TfNode, size: Dim, kernel: int, stride: int, out: Dim, rule: str
         return (size - 1) * stride + kernel - out
     if rule == "SAME" and (out == mul(size, stride) or stride == 1):
         return kernel - stride
+    if rule == "VALID" and out == add(mul(add(size, -1), stride), kernel):
+        return 0
     if rule == "VALID" and (out == add(mul(size, stride), max(kernel - stride, 0)) or stride == 1):
         return min(kernel - stride, 0)
     raise n.refuse(f"{n.op} needs to know the sizes of its result", hint=FIX_SIZES)

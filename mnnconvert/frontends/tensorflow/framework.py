@@ -6,7 +6,9 @@ Nothing here is imported before such a model is opened or a model is run; `model
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -15,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mnnconvert.errors import ConversionError, UsageError
+from mnnconvert.errors import ConversionError, UsageError, unreadable
 from mnnconvert.frontends.tensorflow.model import SourceModel, load_frozen, parse
 
 KERAS = (".keras", ".h5", ".hdf5")
@@ -55,9 +57,37 @@ def require_tensorflow(what: str) -> Any:
         raise ConversionError.of("missing-extra", f"{what} needs TensorFlow, which is not installed", hint=HINT)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # whose kernels round differently
-    import tensorflow
+    with nullcontext() if "tensorflow" in sys.modules else _without_native_messages():
+        import tensorflow
 
+        tensorflow.config.list_physical_devices()  # what there is to say about them is said now
     return tensorflow
+
+
+@contextmanager
+def _without_native_messages() -> Iterator[None]:
+    """Nothing that native code writes to stderr is shown: while it starts TensorFlow tells of drivers not there."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+@contextmanager
+def _without_advice(tf: Any) -> Iterator[None]:
+    """No warnings that a function is old: there is no other one for this."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def is_saved_model(path: Path) -> bool:
@@ -82,8 +112,12 @@ def load(path: Path, signature: str = "") -> SourceModel:
 def open_model(path: Path, signature: str = "", threads: int = 1) -> Opened:
     """A model loaded by TensorFlow. The last one is kept, so that it is not read twice to be converted and proved."""
     path = source_folder(path)
-    changed = (path / "saved_model.pb" if path.is_dir() else path).stat().st_mtime_ns if path.exists() else 0
-    return _opened(path.absolute(), signature, threads, changed)
+    try:
+        path.stat()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    told = path / "saved_model.pb" if path.is_dir() else path
+    return _opened(path.absolute(), signature, threads, told.stat().st_mtime_ns if told.is_file() else 0)
 
 
 @lru_cache(maxsize=1)
@@ -175,7 +209,7 @@ class SavedModel(_Graph):
         graph = tf.Graph()
         session = _session(tf, graph, threads)
         try:
-            with graph.as_default():
+            with graph.as_default(), _without_advice(tf):
                 meta = tf.compat.v1.saved_model.loader.load(session, ["serve"], str(path))
         except _errors(tf) as problem:
             raise _failed(path, "open", problem) from problem
@@ -193,7 +227,7 @@ class SavedModel(_Graph):
 
         names = [tensor.op.name for tensor in self.fetched.values()]
         try:
-            with self.session.graph.as_default():
+            with self.session.graph.as_default(), _without_advice(tf):
                 definition = frozen(self.session, self.session.graph.as_graph_def(), list(dict.fromkeys(names)))
         except _errors(tf) as problem:
             raise _failed(self.path, "freeze", problem) from problem
