@@ -99,6 +99,7 @@ def verify(
     bisect: bool = False,
     repro: PathLike | None = None,
     prototxt: PathLike | None = None,
+    signature: str | None = None,
     options: ConversionOptions | None = None,
     progress: Progress | None = None,
 ) -> VerificationResult:
@@ -112,15 +113,17 @@ def verify(
 
     `per_layer` compares all layers and names the first bad one, `bisect` does the conversion again (with `options`) and
     names the step that changes the answer, `repro` is a folder that the first bad layer is written to. A Caffe model
-    needs the `prototxt` of its net.
+    needs the `prototxt` of its net, a SavedModel of several signatures one of these.
     """
     from mnnconvert.verification import Request, verify_files
 
+    given = (("prototxt", prototxt), ("signature", signature))
+    chosen = {name: str(value) for name, value in given if value is not None}
     request = Request(
         source=Path(source), mnn=Path(mnn), inputs=inputs, gates=None if gates is None else Path(gates),
         tolerance=tolerance, engine=engine, seed=seed, shapes=dict(input_shape or {}), runs=runs, per_layer=per_layer,
         bisect=bisect, repro=None if repro is None else Path(repro), options=options,
-        prototxt="" if prototxt is None else str(prototxt), progress=progress or (lambda stage, fraction: None),
+        chosen=chosen, progress=progress or (lambda stage, fraction: None),
     )  # fmt: skip
     return verify_files(request)
 
@@ -180,13 +183,16 @@ def supported_ops(framework: str = "ONNX") -> list[dict[str, Any]]:
     """The source ops that are translated: name, the oldest opset of each rule, and limits.
 
     An ONNX op without a rule that the standard defines through others is translated "through its function body".
-    TFLite has versions of operators instead of opsets, and Caffe has none; all are read, so that `since` is 1.
+    Operators of TFLite and TensorFlow have versions instead of opsets, and those of Caffe none; all are read, so that
+    `since` is 1.
     """
     from mnnconvert.conversion import require_frontend
 
     require_frontend(framework)
     if framework.upper() == "TFLITE":
         return _tflite_ops()
+    if framework.upper() == "TF":
+        return _tensorflow_ops()
     if framework.upper() == "CAFFE":
         return _caffe_ops()
     from mnnconvert.frontends.onnx import functions, rules  # noqa: F401  (registers the rules)
@@ -202,7 +208,16 @@ def _tflite_ops() -> list[dict[str, Any]]:
     from mnnconvert.frontends.tflite import rules  # noqa: F401  (registers the rules)
     from mnnconvert.frontends.tflite.registry import RULES
 
-    return [{"name": r.op, "since": 1, "limits": r.limits} for r in sorted(RULES.values(), key=lambda r: r.op)]
+    return _unversioned([(rule.op, rule.limits) for rule in RULES.values()])
+
+
+def _tensorflow_ops() -> list[dict[str, Any]]:
+    from mnnconvert.frontends.tensorflow import rules  # noqa: F401  (registers the rules)
+    from mnnconvert.frontends.tensorflow.importer import SOURCES
+    from mnnconvert.frontends.tensorflow.registry import RULES
+
+    listed = [(name, "") for name in SOURCES] + [(rule.op, rule.limits) for rule in RULES.values()]
+    return _unversioned(listed)
 
 
 def _caffe_ops() -> list[dict[str, Any]]:
@@ -210,6 +225,10 @@ def _caffe_ops() -> list[dict[str, Any]]:
     from mnnconvert.frontends.caffe.registry import RULES
 
     listed = [(rule.op, rule.limits) for rule in RULES.values()] + [("Input", "")]
+    return _unversioned(listed)
+
+
+def _unversioned(listed: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
     return [{"name": op, "since": 1, "limits": limits} for op, limits in sorted(listed)]
 
 

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from mnnconvert.verify.verification import VerificationResult
 
 SUFFIXES = {".onnx": "ONNX", ".mnn": "MNN", ".json": "JSON", ".tflite": "TFLITE", ".pb": "TF", ".keras": "TF",
-            ".h5": "TF", ".pt": "TORCH", ".pt2": "TORCH", ".jit": "TORCH",
+            ".h5": "TF", ".hdf5": "TF", ".pt": "TORCH", ".pt2": "TORCH", ".jit": "TORCH",
             ".caffemodel": "CAFFE", ".prototxt": "CAFFE"}  # fmt: skip
-FRONTENDS = ("ONNX", "TFLITE", "CAFFE", "MNN")
+FRONTENDS = ("ONNX", "TF", "TFLITE", "CAFFE", "MNN")
 SOURCE_ENGINES = {
     "ONNX": ("onnxruntime", "onnxruntime", "verify"), "TFLITE": ("ai_edge_litert", "LiteRT", "litert"),
-    "CAFFE": ("cv2", "OpenCV", "caffe"),
+    "TF": ("tensorflow", "TensorFlow", "tf"), "CAFFE": ("cv2", "OpenCV", "caffe"),
 }  # fmt: skip
 """What runs the models of a framework: package, name, extra that installs it."""
 AUTO_VERIFY_BYTES = 500_000_000  # beyond this `--verify auto` leaves the proof, which loads the model twice, out
@@ -144,6 +144,10 @@ class Conversion:
             from mnnconvert.frontends.tflite.reader import read_tflite
 
             graph = read_tflite(self.source, shapes, self.options.batch or 0)
+        elif self.framework == "TF":
+            from mnnconvert.frontends.tensorflow.reader import read_tensorflow
+
+            graph = read_tensorflow(self.source, shapes, self.options.batch or 0, self.options.signature or "")
         elif self.framework == "CAFFE":
             from mnnconvert.frontends.caffe.reader import read_caffe
 
@@ -301,7 +305,7 @@ class Conversion:
         from mnnconvert.verification import open_source
 
         try:
-            self._engine = open_source(self.source, self.framework, prototxt=self.options.prototxt or "")
+            self._engine = open_source(self.source, self.framework, chosen=self.options.chosen)
         except ConversionError as error:
             if demanded or self.framework != "CAFFE":
                 raise
@@ -462,7 +466,7 @@ def _without_collection() -> Iterator[None]:
 
 
 def guess_framework(path: Path) -> str:
-    """The framework of a file by its suffix, or by its first bytes."""
+    """The framework of a file by its suffix, or by its first bytes; a folder is a SavedModel."""
     known = SUFFIXES.get(path.suffix.lower())
     if known:
         return known
@@ -548,9 +552,9 @@ def _open(shape: Shape | None) -> str:
 
 
 def _bytes_on_disk(source: Path, graph: Graph) -> int:
-    """Bytes of the model file and of the external files that its weights lie in."""
+    """Bytes of the model file (or of all in its folder) and of the external files that its weights lie in."""
     from mnnconvert.ir import FileTensor
 
     files = {v.tensor.path for g in graph.graphs() for v in g.constants() if isinstance(v.tensor, FileTensor)}
-    files.add(source)
+    files.update(source.rglob("*") if source.is_dir() else [source])
     return sum(f.stat().st_size for f in files if f.is_file())

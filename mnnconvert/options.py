@@ -30,6 +30,7 @@ class ConversionOptions:
     mnn_model: str | None = None
     prototxt: str | None = None
     json_file: str | None = None
+    signature: str | None = None
     batch: int | None = None
     input_config_file: str | None = None
     save_static_model: bool = False
@@ -113,6 +114,12 @@ class ConversionOptions:
         if problems:
             raise UsageError(problems)
 
+    @property
+    def chosen(self) -> dict[str, str]:
+        """What tells the source model beside its file, where it is given: `prototxt`, `signature`."""
+        texts = {"prototxt": self.prototxt, "signature": self.signature}
+        return {name: text for name, text in texts.items() if text}
+
     def given(self, name: str) -> bool:
         """Whether field `name` differs from its default."""
         return getattr(self, name) != _DEFAULTS[name]
@@ -143,6 +150,7 @@ OPTIONS: tuple[Option, ...] = (
     _option("--MNNModel", "mnn_model", "path", FILES, "the file to write", metavar="OUT"),
     _option("--prototxt", "prototxt", "path", FILES, "network description of a Caffe model", metavar="FILE"),
     _option("--JsonFile", "json_file", "path", FILES, "write an MNN model in its JSON form", metavar="FILE"),
+    _option("--signature", "signature", "text", FILES, "which signature of a SavedModel to convert", metavar="NAME"),
     _option("--batch", "batch", "int", SIZES, "replace an unknown batch size", low=1, metavar="N"),
     _option("--input-shape", "input_shape", "shapes", SIZES, "fix the sizes of one input (repeatable)",
             metavar="NAME:1x3x224x224"),
@@ -347,6 +355,13 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         lambda o: o.prototxt is not None and o.framework not in (None, "CAFFE"),
         "only Caffe models have a prototxt.",
         "Use -f CAFFE, or leave --prototxt out.",
+    ),
+    Contradiction(
+        "--signature",
+        "--framework",
+        lambda o: o.signature is not None and o.framework not in (None, "TF"),
+        "only SavedModels of TensorFlow have signatures to choose from.",
+        "Use -f TF, or leave --signature out.",
     ),
     _unused_without_verification("--tolerance", "tolerance"),
     _unused_without_verification("--inputs", "inputs"),

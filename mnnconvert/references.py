@@ -96,6 +96,10 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
      "Export the model again; onnx.checker says the same. The message names node, operator and what is wrong."),
     ("bad-tflite-file", "The file is not a valid TFLite model, or is damaged, or an operator of it breaks its rules.",
      "Copy or export it again; the message names the tensor or operator and what is wrong with it."),
+    ("bad-tensorflow-file", "The file is not a TensorFlow model, or is damaged, or a node of it breaks its rules.",
+     "Copy or export it again; a frozen .pb, a SavedModel folder or a Keras file is read."),
+    ("unknown-signature", "A SavedModel has several signatures, and it is not clear which one to convert.",
+     "Name one with --signature; the hint lists them."),
     ("bad-caffe-file", "The .prototxt or the .caffemodel is damaged or no such file, the two do not belong together, "
      "or a layer of the net breaks the rules of its type.",
      "Give the description of the net with --prototxt and its trained weights with --modelFile; the message names the "

@@ -27,6 +27,7 @@ from mnnconvert.verify.mnn_engine import MnnEngine
 from mnnconvert.verify.opencv_engine import OpenCvEngine
 from mnnconvert.verify.recorded import recorded_case
 from mnnconvert.verify.scores import Score, load_function, score
+from mnnconvert.verify.tensorflow_engine import TensorFlowEngine
 from mnnconvert.verify.verification import VerificationResult, first_accepted, verify_engines
 
 if TYPE_CHECKING:
@@ -35,43 +36,50 @@ if TYPE_CHECKING:
 Feeds = Mapping[str, Any]
 ANY_ERROR = sys.float_info.max  # measured, not judged
 ENGINES: dict[str, Callable[..., Engine]] = {
-    "ONNX": OnnxRuntimeEngine, "TFLITE": LiteRtEngine, "CAFFE": OpenCvEngine,
+    "ONNX": OnnxRuntimeEngine, "TFLITE": LiteRtEngine, "TF": TensorFlowEngine, "CAFFE": OpenCvEngine,
     "MNN": lambda path, **_: SessionEngine(load(path)),
 }  # fmt: skip
+TENSORFLOW = (".pb", ".keras", ".h5", ".hdf5")  # suffixes of its files
 
 
 def open_source(
-    path: Path, framework: str = "", *, threads: int = 1, optimize: bool = False, prototxt: str = ""
+    path: Path,
+    framework: str = "",
+    *,
+    threads: int = 1,
+    optimize: bool = False,
+    chosen: Mapping[str, str] | None = None,
 ) -> Engine:
-    """onnxruntime for ONNX, LiteRT for TFLite, OpenCV for Caffe, our executor for MNN.
+    """onnxruntime for ONNX, LiteRT for TFLite, TensorFlow for its own, OpenCV for Caffe, our executor for MNN.
 
     `source-engine-missing` for anything else. Where the framework is not given, the suffix tells it. `optimize` lets
-    the engine be as fast as it can; `prototxt` describes the net of Caffe weights.
+    the engine be as fast as it can. `chosen` is what else tells the model: the `prototxt` of Caffe weights, the
+    `signature` of a SavedModel.
     """
     try:
         path.stat()
     except OSError as error:
         raise unreadable(path, error) from error
     suffix = path.suffix.lower()
-    framework = framework or ("CAFFE" if suffix == ".caffemodel" else suffix[1:].upper())
+    tensorflow = path.is_dir() or suffix in TENSORFLOW
+    framework = framework or ("TF" if tensorflow else "CAFFE" if suffix == ".caffemodel" else suffix[1:].upper())
     open_engine = ENGINES.get(framework)
-    if open_engine is not None:
-        chosen = {"prototxt": prototxt} if prototxt else {}
-        return open_engine(path, threads=threads, optimize=optimize, **chosen)
-    raise ConversionError.of(
-        "source-engine-missing",
-        f"no engine here runs '{path.name}'",
-        hint="an .onnx, .tflite, .caffemodel or .mnn file",
-        file=path,
-    )
+    if open_engine is None:
+        raise ConversionError.of(
+            "source-engine-missing",
+            f"no engine here runs '{path.name}'",
+            hint="an .onnx, .tflite, .pb, .keras, .caffemodel or .mnn file, or a SavedModel folder",
+            file=path,
+        )
+    return open_engine(path, threads=threads, optimize=optimize, **(chosen or {}))
 
 
 @dataclass(frozen=True)
 class Request:
     """What is asked of one verification; see `mnnconvert.verify`.
 
-    With `tolerance` None gates alone judge, if there are any. `options` are those of the conversion,
-    for a bisection that does it again.
+    With `tolerance` None gates alone judge, if there are any. `chosen` is that of `open_source`. `options` are those of
+    the conversion, for a bisection that does it again.
     """
 
     source: Path
@@ -86,7 +94,7 @@ class Request:
     per_layer: bool = False
     bisect: bool = False
     repro: Path | None = None
-    prototxt: str = ""
+    chosen: Mapping[str, str] = field(default_factory=dict)
     options: ConversionOptions | None = None
     progress: Callable[[str, float], None] = lambda stage, fraction: None
 
@@ -108,7 +116,7 @@ class _Verification:
             judged = ANY_ERROR if self.rules else ConversionOptions.tolerance
         self.tolerance = Tolerance(judged)
         framework = request.options.framework or "" if request.options else ""
-        self.reference = open_source(request.source, framework, prototxt=request.prototxt)
+        self.reference = open_source(request.source, framework, chosen=request.chosen)
         self.candidate = open_candidate(request.mnn, request.engine)
         self.feeds: Feeds = {}
         self.missed = False
@@ -205,12 +213,8 @@ class _Verification:
         from mnnconvert.bisection import Bisector
 
         request = self.request
-        options = request.options or ConversionOptions(
-            model_file=str(request.source),
-            mnn_model=str(request.mnn),
-            prototxt=request.prototxt or None,
-            verify="never",
-        )
+        files = {"model_file": str(request.source), "mnn_model": str(request.mnn)}
+        options = request.options or ConversionOptions.from_keywords(**files, **request.chosen, verify="never")
         tolerance = Tolerance(request.tolerance or ConversionOptions.tolerance)
         return Bisector(self.reference, options, request.mnn, tolerance, request.progress).run(self._looked_into())
 

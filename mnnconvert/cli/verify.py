@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 ACCURACY_MISSED = 3
 SOURCE, LAYERS, REPORTS = "Inputs and bounds", "Where it goes wrong", "Reports"
 CONVERSION = tuple(
-    option for option in OPTIONS if option.field in ("framework", "prototxt", "optimize_level", "disable_pass")
+    option
+    for option in OPTIONS
+    if option.field in ("framework", "prototxt", "signature", "optimize_level", "disable_pass")
 )
 
 SYNTAX = Syntax(
@@ -82,6 +84,7 @@ def run(arguments: Arguments, out: Output) -> int:
         bisect=bool(arguments["bisect"]),
         repro=arguments.text("repro"),
         prototxt=arguments.text("prototxt"),
+        signature=arguments.text("signature"),
         options=_conversion(arguments),
         progress=out.progress,
     )

@@ -157,7 +157,7 @@ def test_verify_returns_its_verdict(api: FakeApi, capsys: pytest.CaptureFixture[
     [(command, source, mnn, keywords)] = api.calls
     assert (command, source, mnn) == ("verify", "m.onnx", "m.mnn")
     given = {"inputs": "i.npz", "engine": "mnn"}
-    left_out = dict.fromkeys(("gates", "tolerance", "runs", "repro", "prototxt"))
+    left_out = dict.fromkeys(("gates", "tolerance", "runs", "repro", "prototxt", "signature"))
     assert keywords.items() >= (given | left_out | {"seed": 0, "per_layer": False, "bisect": False}).items()
     document = json.loads(capsys.readouterr().out)
     assert document == {"ok": passed, "exit_code": code, "passed": passed, "worst": "nan"}

@@ -22,6 +22,7 @@ FOLDER = Path(__file__).parent
 OPERATORS = FOLDER.parents[1] / "docs/operators.md"
 TFLITE_OPERATORS = FOLDER.parents[1] / "docs/tflite.md"
 CAFFE_LAYERS = FOLDER.parents[1] / "docs/caffe.md"
+TENSORFLOW_OPERATORS = FOLDER.parents[1] / "docs/tensorflow.md"
 OPERATORS_HEAD = """\
 # Supported ONNX operators
 
@@ -79,6 +80,36 @@ dnn module, of a version below 5, which does not read Caffe nets any more.
 ## Supported layers
 
 Made from the import rules by `make golden`; `mnnconvert ops --framework CAFFE` prints the same.
+
+"""
+TENSORFLOW_HEAD = """\
+# TensorFlow models
+
+`mnnconvert -f TF --modelFile m.pb --MNNModel m.mnn` reads a frozen graph with what every installation has. SavedModel
+folders and Keras files (`.keras`, `.h5`, `.hdf5`) are frozen by TensorFlow, and written files of all forms are proved
+against it: `pip install 'mnnconvert[tf]'`. `-f` may be left out.
+
+* **Inputs and outputs.** Of a frozen graph the placeholders that are needed, and the nodes that no other node reads
+  (`name:1` for a second result), each by its own name and in the order of the file. A SavedModel has the names of its
+  signature, in the order of the alphabet: `serving_default`, the only one, or that which `--signature NAME` names. A
+  Keras model has the names of its input and output layers. Inputs keep their layout: what was channels last stays so.
+* **Placeholders with a default.** A single number, such as the switch for training, is taken as it is by default. A
+  tensor stays an input, and the metadata `default/NAME` of the file tells its default. A default that is computed by
+  the model takes the place of the placeholder.
+* **Control flow** of both generations: functions (If, Case, While) and single nodes (Switch, Merge, Enter, Exit). A
+  condition that is known is decided when the model is converted, a loop of up to 64 known turns is written out, and
+  the rest becomes subgraphs. Calls are put in place.
+* **Lists of tensors** (TensorList, TensorArray) become tensors; the sizes of their elements have to be known, or be
+  those of something else in the model.
+* **Types.** 64-bit integers have to fit into 32 bits; float64, float16 and bfloat16 are computed in float32. int8
+  inputs and outputs are int32 in the file, as the released runtime gives int8 ones with 128 added.
+* **What has no result for the outputs** (assertions, summaries, savers) is left out. Strings, hash tables and whatever
+  else is not in the table are refused by name, all at once.
+
+## Supported operators
+
+Made from the import rules by `make golden`; `mnnconvert ops --framework TF` prints the same. All attributes of an
+operator are supported, unless its limits say otherwise.
 
 """
 
@@ -200,6 +231,12 @@ def caffe_layers() -> str:
     return f"{CAFFE_HEAD}{markdown_table(('Layer', 'Limits'), rows)}\n"
 
 
+def tensorflow_operators() -> str:
+    """What there is to know about TensorFlow models, with the table of operators."""
+    rows = [(op["name"], op["limits"]) for op in api.supported_ops("TF")]
+    return f"{TENSORFLOW_HEAD}{markdown_table(('Operator', 'Limits'), rows)}\n"
+
+
 def dumps() -> Iterator[tuple[Path, str]]:
     """Every kept file and what it has to hold."""
     for name in ZOO:
@@ -207,6 +244,7 @@ def dumps() -> Iterator[tuple[Path, str]]:
     yield OPERATORS, operators()
     yield TFLITE_OPERATORS, tflite_operators()
     yield CAFFE_LAYERS, caffe_layers()
+    yield TENSORFLOW_OPERATORS, tensorflow_operators()
 
 
 def main() -> None:

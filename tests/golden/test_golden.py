@@ -29,9 +29,10 @@ def test_graph_is_the_one_that_is_kept(name):
     [
         (golden_zoo.OPERATORS, golden_zoo.operators),
         (golden_zoo.TFLITE_OPERATORS, golden_zoo.tflite_operators),
+        (golden_zoo.TENSORFLOW_OPERATORS, golden_zoo.tensorflow_operators),
         (golden_zoo.CAFFE_LAYERS, golden_zoo.caffe_layers),
     ],
-    ids=["onnx", "tflite", "caffe"],
+    ids=["onnx", "tflite", "tensorflow", "caffe"],
 )
 def test_operator_page_is_the_one_that_is_kept(page, make):
     kept = page.read_text(encoding="utf-8")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mnnconvert.errors import ConversionError
+from mnnconvert.frontends.common.nodes import limited
 from mnnconvert.ir import Value
-
-MOST_NUMBERS = 1 << 26  # in a table that a rule makes by itself: a quarter of a gigabyte
 
 if TYPE_CHECKING:
     from mnnconvert.frontends.onnx.importer import Scope
@@ -40,6 +38,8 @@ class ValueList(Sequence[Value]):
 class OnnxNode:
     """One node being translated. Omitted optional operands and outputs have an empty name in ONNX."""
 
+    broken = "bad-onnx-file"
+
     def __init__(self, scope: Scope, proto: Any, opset: int):
         self.scope = scope
         self.proto = proto
@@ -49,6 +49,8 @@ class OnnxNode:
     @property
     def op_type(self) -> str:
         return self.proto.op_type
+
+    op = op_type
 
     @property
     def name(self) -> str:
@@ -139,9 +141,7 @@ class OnnxNode:
 
     def limited(self, *sizes: Any) -> None:
         """Refuse to make a table of so many numbers that no real model needs it (sizes that are not known count 1)."""
-        count = math.prod(int(s) for s in sizes if isinstance(s, int | np.integer))
-        if count > MOST_NUMBERS:
-            raise self.refuse(f"{self.op_type} needs a table of {count} numbers", reference="too-large")
+        limited(self, *sizes)
 
     def source_type(self, index: int) -> str:
         """The source element type of operand `index` by its ONNX name ("int64", "bool", ...), where it is declared."""

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from mnnconvert.frontends.tflite.compose import (
-    FIX_SIZES,
-    Ints,
-    activated,
-    bias_of,
-    channels_first,
-    channels_last,
-    known_rank,
-    pads_of,
-)
+from mnnconvert.frontends.common.channels_last import Ints, channels_first, channels_last, crop_to
+from mnnconvert.frontends.common.nodes import FIX_SIZES, known_rank
+from mnnconvert.frontends.tflite.compose import activated, bias_of, pads_of
 from mnnconvert.frontends.tflite.model import BAD
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
-from mnnconvert.ir import Builder, Dim, Value
+from mnnconvert.ir import Builder, Value
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.convolution3d import Convolution3D, ConvTranspose3D
 from mnnconvert.ops.deconvolution import Deconvolution
@@ -78,22 +71,6 @@ def depthwise_conv_2d(b: Builder, n: TfliteNode) -> Value:
     return _conv2d(b, n, x, w, group)
 
 
-def _crop(
-    n: TfliteNode, sizes: tuple[Dim, ...], kernel: Ints, strides: Ints, outs: Ints, same: bool
-) -> tuple[Ints, Ints, Ints]:
-    """Pads before and after, and what enlarges the far end, with which a transposed convolution has these sizes."""
-    begin, end, extra = [], [], []
-    for size, k, s, out in zip(sizes, kernel, strides, outs, strict=True):
-        if not isinstance(size, int):
-            raise n.refuse(f"{n.op} needs the sizes of its operand", hint=FIX_SIZES)
-        total = (size - 1) * s + k - out
-        first = max(0, total) // 2 if same else 0
-        begin.append(first)
-        end.append(max(0, total - first))
-        extra.append(max(0, first - total))
-    return tuple(begin), tuple(end), tuple(extra)
-
-
 def _is_same(n: TfliteNode) -> bool:
     return n.choice("Padding", "Padding", "VALID") == "SAME"
 
@@ -103,7 +80,7 @@ def _transposed(
 ) -> Value:
     """A transposed convolution of planes, x [N,C,H,W], with results of these sizes, channels last."""
     kernel = _sizes(n, w)[2:]
-    (t, l), (d, r), extra = _crop(n, (x.shape or ())[2:], kernel, strides, outs, same)
+    (t, l), (d, r), extra = crop_to(n, (x.shape or ())[2:], kernel, strides, outs, same)
     op = Deconvolution((strides[0], strides[1]), (1, 1), (t, l, d, r), (extra[0], extra[1]))
     return channels_last(b, b.add(op, x, w, bias))
 
@@ -154,6 +131,6 @@ def conv_3d_transpose(b: Builder, n: TfliteNode) -> Value:
     x, w = _operand(b, n, 2, 5), n.weight(b, 1, (4, 3, 0, 1, 2), 3)
     _, outputs, *kernel = _sizes(n, w)
     strides = _steps(n, *VOLUME[0])
-    begin, end, extra = _crop(n, (x.shape or ())[2:], tuple(kernel), strides, outs, _is_same(n))
+    begin, end, extra = crop_to(n, (x.shape or ())[2:], tuple(kernel), strides, outs, _is_same(n))
     op = ConvTranspose3D(strides, (1, 1, 1), (*begin, *end), 1, "", "CAFFE", extra)
     return activated(b, n, channels_last(b, b.add(op, x, w, bias_of(b, n, 3, outputs))))

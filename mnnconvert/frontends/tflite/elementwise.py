@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from mnnconvert.frontends.common.channels_last import channels_first, channels_last
 from mnnconvert.frontends.common.compose import apply, calc, cast, chain, choose, narrowed, reshape, single, widened
 from mnnconvert.frontends.common.moves import clip
 from mnnconvert.frontends.common.narrow import float_bits, float_of_bits
 from mnnconvert.frontends.common.narrow import rounded as round_to_even
-from mnnconvert.frontends.tflite.compose import ACTIVATIONS, activated, channels_first, channels_last, known_rank
+from mnnconvert.frontends.common.nodes import known_rank
+from mnnconvert.frontends.tflite.compose import ACTIVATIONS, activated
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
 from mnnconvert.frontends.tflite.steps import entering, leaving

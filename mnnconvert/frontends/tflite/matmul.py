@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mnnconvert.frontends.common.compose import calc, reshape
-from mnnconvert.frontends.tflite.compose import activated, bias_of, known_rank
+from mnnconvert.frontends.common.nodes import known_rank
+from mnnconvert.frontends.tflite.compose import activated, bias_of
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
 from mnnconvert.ir import Builder, Value

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class TfliteNode:
     """One operator being translated. Quantized operands arrive as the float32 numbers that their codes stand for."""
 
+    broken = BAD
+
     def __init__(self, scope: Scope, operator: SourceOperator):
         self.scope = scope
         self.operator = operator

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from mnnconvert.frontends.common.channels_last import channels_first, channels_last
 from mnnconvert.frontends.common.compose import apply
-from mnnconvert.frontends.tflite.compose import activated, channels_first, channels_last, pads_of
+from mnnconvert.frontends.tflite.compose import activated, pads_of
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
 from mnnconvert.ir import Builder, Value

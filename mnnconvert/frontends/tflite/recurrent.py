@@ -13,7 +13,8 @@ import numpy as np
 
 from mnnconvert.frontends.common.compose import along, apply, calc, reshape
 from mnnconvert.frontends.common.moves import clip, permuted, reduced, sliced, squeezed, unsqueezed
-from mnnconvert.frontends.tflite.compose import ACTIVATIONS, FIX_SIZES, activated, known_rank
+from mnnconvert.frontends.common.nodes import FIX_SIZES, known_rank
+from mnnconvert.frontends.tflite.compose import ACTIVATIONS, activated
 from mnnconvert.frontends.tflite.model import BAD
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from mnnconvert.frontends.common.channels_last import channels_first, channels_last
 from mnnconvert.frontends.common.compose import along, apply, calc, cast
 from mnnconvert.frontends.common.moves import squeezed
-from mnnconvert.frontends.tflite.compose import ACTIVATIONS, axis_of, channels_first, channels_last, known_rank
+from mnnconvert.frontends.common.nodes import axis_of, known_rank
+from mnnconvert.frontends.tflite.compose import ACTIVATIONS
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
 from mnnconvert.ir import F32, I32, Builder, Value

@@ -5,18 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from mnnconvert.frontends.common.compose import calc, cast, choose, reshape
-from mnnconvert.frontends.common.moves import reduced, size_of, sliced, unsqueezed
-from mnnconvert.frontends.common.run_time import count_up, scalar
+from mnnconvert.frontends.common.moves import reduced, unsqueezed
+from mnnconvert.frontends.common.nodes import FIX_SIZES, known_rank
+from mnnconvert.frontends.common.places import dense, filled_suppression, segmented
+from mnnconvert.frontends.common.run_time import scalar
 from mnnconvert.frontends.common.search import by_occurrence
-from mnnconvert.frontends.tflite.compose import FIX_SIZES, known_rank
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
 from mnnconvert.ir import F32, I32, Builder, Value
 from mnnconvert.ops.arrange import Concat
-from mnnconvert.ops.gather import GatherV2, OneHot
+from mnnconvert.ops.gather import OneHot
 from mnnconvert.ops.generators import Fill, RandomNormal, RandomUniform, Range
 from mnnconvert.ops.scatter import ScatterNd
-from mnnconvert.ops.search import NonMaxSuppressionV2, Unique, Where
+from mnnconvert.ops.search import Unique, Where
 from mnnconvert.ops.shape import ShapeOf
 
 LOWEST, HIGHEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
@@ -67,19 +68,7 @@ def scatter_nd(b: Builder, n: TfliteNode) -> Value:
 @tflite_op("SPARSE_TO_DENSE")
 def sparse_to_dense(b: Builder, n: TfliteNode) -> Value:
     """Operands: indices (one, a list, or rows), shape, values (one for all, or one each), what is elsewhere."""
-    indices, shape, values, default = (n.input(i) for i in range(4))
-    rank = shape.shape[0] if shape.shape else None
-    if known_rank(n, indices) < 2:
-        indices = reshape(b, indices, (-1, 1)) if known_rank(n, indices) else reshape(b, indices, (1, 1))
-    if values.rank == 0:
-        count = size_of(b, indices.shape[0] if indices.shape and isinstance(indices.shape[0], int) else (indices, 0))
-        values = b.add(Fill(), count, values)
-    if not isinstance(rank, int):
-        raise n.refuse("SPARSE_TO_DENSE needs to know the rank of its result")
-    dtype = values.dtype
-    values, default = (x if x.dtype in (F32, I32) else cast(b, x, I32) for x in (values, default))
-    filled = b.add(Fill(), shape, scalar(b, default))
-    return cast(b, b.add(ScatterNd(), indices, values, shape, filled), dtype)
+    return dense(b, n, *(n.input(i) for i in range(4)))
 
 
 SEGMENTS = {  # operator: how what falls together is combined, what there is without anything (float, int)
@@ -95,17 +84,8 @@ def segments(b: Builder, n: TfliteNode) -> Value:
     if known_rank(n, ids) != 1:
         raise n.refuse(f"{n.op} by a table of rank {ids.rank} is not supported")
     function, real, whole = SEGMENTS[n.op]
-    if n.op == "SEGMENT_SUM":
-        count = calc(b, "ADD", reduced(b, "MAXIMUM", ids, 0), 1)
-    else:
-        count = reshape(b, n.input(2), (1,))
-    more = calc(b, "ADD", count, 1)  # one row more takes what has no segment
-    places = choose(b, calc(b, "LESS", ids, 0), reshape(b, count, ()), ids, ids)
-    rest = b.add(ShapeOf(1, None), x) if known_rank(n, x) > 1 else None
-    shape = b.add(Concat(0), more, rest) if rest is not None else more
-    start = b.add(Fill(), shape, b.constant(np.asarray(real if x.dtype == F32 else whole, x.dtype)))
-    y = b.add(ScatterNd(function), unsqueezed(b, places, 1), x, shape, start)
-    return sliced(b, y, 0, 0, -1)
+    count = None if n.op == "SEGMENT_SUM" else reshape(b, n.input(2), (1,))
+    return segmented(b, n, x, ids, count, function, real if x.dtype == F32 else whole)
 
 
 @tflite_op("DYNAMIC_UPDATE_SLICE", moves=True, limits="the sizes of the update must be known")
@@ -177,15 +157,5 @@ def suppression(b: Builder, n: TfliteNode) -> tuple[Value, ...]:
     """Indices of the boxes that stay, filled up with zeros to the largest number, (their scores,) and how many."""
     if n.op.endswith("V5") and float(n.required_constant(5, "sigma").reshape(-1)[0]) != 0:
         raise n.refuse("NON_MAX_SUPPRESSION_V5 with a sigma that is not 0 is not supported")
-    boxes, scores, most, overlap, least = (n.input(i) for i in range(5))
-    kept = b.add(NonMaxSuppressionV2(), boxes, scores, *(scalar(b, v) for v in (most, overlap, least)))
-    shape = reshape(b, most, (1,))
-    count = b.add(ShapeOf(), kept)
-    places = reshape(b, count_up(b, scalar(b, count)), (-1, 1))
-    results = [kept] if n.op.endswith("V4") else [kept, b.add(GatherV2(), scores, kept, b.ints(0))]
-    filled = [b.add(ScatterNd(), places, r, shape, _zeros(b, shape, r)) for r in results]
-    return (*filled, scalar(b, count))
-
-
-def _zeros(b: Builder, shape: Value, like: Value) -> Value:
-    return b.add(Fill(), shape, b.constant(np.zeros((), like.dtype)))
+    indices, scores, count = filled_suppression(b, [n.input(i) for i in range(5)])
+    return (indices, count) if n.op.endswith("V4") else (indices, scores, count)

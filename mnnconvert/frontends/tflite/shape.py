@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from mnnconvert.frontends.common.channels_last import batched_gather
 from mnnconvert.frontends.common.compose import calc, cast
 from mnnconvert.frontends.common.moves import reshaped
-from mnnconvert.frontends.tflite.compose import activated, axis_of, known_rank
+from mnnconvert.frontends.common.nodes import axis_of, known_rank
+from mnnconvert.frontends.tflite.compose import activated
 from mnnconvert.frontends.tflite.model import BAD
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
@@ -155,22 +157,7 @@ def gather(b: Builder, n: TfliteNode) -> Value:
     if not batch:
         return b.add(GatherV2(), x, indices, b.ints(axis))
     batch += known_rank(n, indices) if batch < 0 else 0
-    return _batched_gather(b, n, x, indices, axis, batch)
-
-
-def _batched_gather(b: Builder, n: TfliteNode, x: Value, indices: Value, axis: int, batch: int) -> Value:
-    """The gathered axis right behind the batches, a gather of whole rows there, and the axis back in its place."""
-    rank, places = known_rank(n, x), known_rank(n, indices)
-    front = (*range(batch), axis, *(i for i in range(batch, rank) if i != axis))
-    moved = x if front == tuple(range(rank)) else b.add(Permute(front), x)
-    rows = b.add(GatherND(batch), moved, b.add(ExpandDims(places), indices))
-    between = axis - batch  # axes that stood between the batches and the gathered one
-    extra = places - batch
-    order = (
-        *range(batch), *range(batch + extra, batch + extra + between), *range(batch, batch + extra),
-        *range(batch + extra + between, rank - 1 + extra),
-    )  # fmt: skip
-    return rows if order == tuple(range(len(order))) else b.add(Permute(order), rows)
+    return batched_gather(b, n, x, indices, axis, batch)
 
 
 @tflite_op("GATHER_ND", moves=True)

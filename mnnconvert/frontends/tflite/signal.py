@@ -6,7 +6,7 @@ import numpy as np
 
 from mnnconvert.frontends.common.compose import apply, calc
 from mnnconvert.frontends.common.moves import reduced, sliced, squeezed
-from mnnconvert.frontends.tflite.compose import FIX_SIZES, known_rank
+from mnnconvert.frontends.common.nodes import FIX_SIZES, known_rank
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
 from mnnconvert.ir import Builder, Value

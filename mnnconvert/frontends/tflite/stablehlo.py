@@ -6,7 +6,7 @@ import numpy as np
 
 from mnnconvert.frontends.common.compose import apply, calc, cast, choose, narrowed, reshape, widened
 from mnnconvert.frontends.common.moves import permuted, reshaped
-from mnnconvert.frontends.tflite.compose import FIX_SIZES, known_rank
+from mnnconvert.frontends.common.nodes import FIX_SIZES, known_rank
 from mnnconvert.frontends.tflite.control import subgraph
 from mnnconvert.frontends.tflite.elementwise import convert
 from mnnconvert.frontends.tflite.node import TfliteNode

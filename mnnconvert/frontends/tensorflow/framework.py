@@ -1,0 +1,343 @@
+"""TensorFlow itself: opens what only it can read (SavedModels, Keras files), freezes it, and runs it.
+
+Nothing here is imported before such a model is opened or a model is run; `model.py` reads frozen graphs without it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from mnnconvert.errors import ConversionError, UsageError, unreadable
+from mnnconvert.frontends.tensorflow.model import SourceModel, load_frozen, parse
+
+KERAS = (".keras", ".h5", ".hdf5")
+HINT = "pip install 'mnnconvert[tf]'"
+DEFAULT_SIGNATURE = "serving_default"
+INTERNAL = "__saved_model"  # how the names of signatures begin that are not for users
+FIRST_MESSAGE = 400  # characters that are shown of what TensorFlow says
+Shape = tuple[int | None, ...] | None
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output: its name, numpy type and sizes (None where open, or as a whole where the rank is)."""
+
+    name: str
+    dtype: np.dtype
+    shape: Shape
+
+
+class Opened(Protocol):
+    """A model that TensorFlow has loaded."""
+
+    @property
+    def inputs(self) -> Sequence[Port]: ...
+
+    @property
+    def outputs(self) -> Sequence[Port]: ...
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]: ...
+
+    def freeze(self) -> SourceModel: ...
+
+
+def require_tensorflow(what: str) -> Any:
+    """The package; refused with the extra to install where it is not there."""
+    if find_spec("tensorflow") is None:
+        raise ConversionError.of("missing-extra", f"{what} needs TensorFlow, which is not installed", hint=HINT)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # whose kernels round differently
+    with nullcontext() if "tensorflow" in sys.modules else _without_native_messages():
+        import tensorflow
+
+        tensorflow.config.list_physical_devices()  # what there is to say about them is said now
+    return tensorflow
+
+
+@contextmanager
+def _without_native_messages() -> Iterator[None]:
+    """Nothing that native code writes to stderr is shown: while it starts TensorFlow tells of drivers not there."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+@contextmanager
+def _without_advice(tf: Any) -> Iterator[None]:
+    """No warnings that a function is old: there is no other one for this."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def is_saved_model(path: Path) -> bool:
+    return (path / "saved_model.pb").is_file() or (path / "saved_model.pbtxt").is_file()
+
+
+def source_folder(path: Path) -> Path:
+    """The folder of a SavedModel where one of its files is named."""
+    return path.parent if path.name in ("saved_model.pb", "saved_model.pbtxt") else path
+
+
+def load(path: Path, signature: str = "") -> SourceModel:
+    """The frozen model of a GraphDef file, a SavedModel folder or a Keras file."""
+    path = source_folder(path)
+    if path.is_dir() or path.suffix.lower() in KERAS:
+        return open_model(path, signature).freeze()
+    if signature:
+        raise UsageError.of("option-without-effect", f"'{path}' is a frozen graph, which has no signatures")
+    return load_frozen(path)
+
+
+def open_model(path: Path, signature: str = "", threads: int = 1) -> Opened:
+    """A model loaded by TensorFlow. The last one is kept, so that it is not read twice to be converted and proved."""
+    path = source_folder(path)
+    try:
+        path.stat()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    told = path / "saved_model.pb" if path.is_dir() else path
+    return _opened(path.absolute(), signature, threads, told.stat().st_mtime_ns if told.is_file() else 0)
+
+
+@lru_cache(maxsize=1)
+def _opened(path: Path, signature: str, threads: int, changed: int) -> Opened:
+    if path.suffix.lower() in KERAS:
+        if signature:
+            raise UsageError.of("option-without-effect", f"'{path}' is a Keras model, which has no signatures")
+        return KerasModel(path)
+    if path.is_dir():
+        if not is_saved_model(path):
+            raise ConversionError.of(
+                "bad-tensorflow-file", f"the folder '{path}' holds no SavedModel (saved_model.pb)", file=path
+            )
+        return SavedModel(path, signature, threads)
+    return FrozenGraph(path, threads)
+
+
+def _failed(path: Path, what: str, problem: BaseException) -> ConversionError:
+    text = " ".join(str(problem).split())[:FIRST_MESSAGE]
+    return ConversionError.of("bad-tensorflow-file", f"TensorFlow cannot {what} '{path}': {text}", file=path)
+
+
+def _errors(tf: Any) -> tuple[type[Exception], ...]:
+    """What TensorFlow and Keras raise on files that they do not like."""
+    return (
+        tf.errors.OpError, ValueError, TypeError, KeyError, AttributeError, OSError, RuntimeError, IndexError,
+        NotImplementedError, ImportError,
+    )  # fmt: skip
+
+
+def _port(name: str, tensor: Any) -> Port:
+    if tensor.dtype.name in ("string", "resource", "variant"):
+        raise ConversionError.of("unsupported-type", f"'{name}' is a tensor of {tensor.dtype.name}, not of numbers")
+    shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+    return Port(name, np.dtype(tensor.dtype.base_dtype.as_numpy_dtype), shape)
+
+
+class _Graph:
+    """A graph in a session, with the tensors that are fed and fetched."""
+
+    def __init__(self, path: Path, session: Any, inputs: Mapping[str, Any], outputs: Mapping[str, Any]):
+        self.path = path
+        self.session = session
+        self.fed, self.fetched = dict(inputs), dict(outputs)
+        self.inputs = [_port(name, tensor) for name, tensor in inputs.items()]
+        self.outputs = [_port(name, tensor) for name, tensor in outputs.items()]
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        results = self.session.run(self.fetched, {tensor: feeds[name] for name, tensor in self.fed.items()})
+        return {name: np.asarray(array) for name, array in results.items()}
+
+
+def _session(tf: Any, graph: Any, threads: int) -> Any:
+    """A session that computes what the graph says: nothing is rewritten."""
+    config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=1)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return tf.compat.v1.Session(graph=graph, config=config)
+
+
+class FrozenGraph(_Graph):
+    """A frozen GraphDef."""
+
+    def __init__(self, path: Path, threads: int):
+        tf = require_tensorflow("running the source model")
+        source = load_frozen(path)
+        graph = tf.Graph()
+        definition = tf.compat.v1.GraphDef()
+        definition.ParseFromString(path.read_bytes())
+        try:
+            with graph.as_default():
+                tf.import_graph_def(definition, name="")
+        except _errors(tf) as problem:
+            raise _failed(path, "open", problem) from problem
+        ports = [
+            {name: graph.get_tensor_by_name(ref if ":" in ref else f"{ref}:0") for name, ref in group}
+            for group in (source.inputs, source.outputs)
+        ]
+        super().__init__(path, _session(tf, graph, threads), *ports)
+
+    def freeze(self) -> SourceModel:
+        return load_frozen(self.path)
+
+
+class SavedModel(_Graph):
+    """A SavedModel, by one of its signatures, loaded with its variables into a session."""
+
+    def __init__(self, path: Path, signature: str, threads: int):
+        tf = require_tensorflow("reading a SavedModel")
+        graph = tf.Graph()
+        session = _session(tf, graph, threads)
+        try:
+            with graph.as_default(), _without_advice(tf):
+                meta = tf.compat.v1.saved_model.loader.load(session, ["serve"], str(path))
+        except _errors(tf) as problem:
+            raise _failed(path, "open", problem) from problem
+        self.key = _chosen(path, dict(meta.signature_def), signature)
+        found = meta.signature_def[self.key]
+        ports = [_tensors(path, graph, group) for group in (found.inputs, found.outputs)]
+        super().__init__(path, session, *ports)
+
+    def freeze(self) -> SourceModel:
+        """Variables become constants; functions stay."""
+        tf = require_tensorflow("reading a SavedModel")
+        from tensorflow.python.framework.convert_to_constants import (  # no public name does this to a session
+            convert_variables_to_constants_from_session_graph as frozen,
+        )
+
+        names = [tensor.op.name for tensor in self.fetched.values()]
+        try:
+            with self.session.graph.as_default(), _without_advice(tf):
+                definition = frozen(self.session, self.session.graph.as_graph_def(), list(dict.fromkeys(names)))
+        except _errors(tf) as problem:
+            raise _failed(self.path, "freeze", problem) from problem
+        return _parsed(definition, self.path, self.fed, self.fetched)
+
+
+def _parsed(definition: Any, path: Path, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> SourceModel:
+    """A GraphDef as records; inputs that no output depends on are left out."""
+    graph, functions = parse(memoryview(definition.SerializeToString()), path.stem)
+    fed = tuple((name, tensor.op.name) for name, tensor in inputs.items() if tensor.op.name in graph.nodes)
+    return SourceModel(graph, functions, fed, tuple((name, tensor.name) for name, tensor in outputs.items()))
+
+
+def _chosen(path: Path, signatures: Mapping[str, Any], wanted: str) -> str:
+    """The signature to convert: the one that was asked for, the default one, or the only one."""
+    usable = {key: s for key, s in signatures.items() if not key.startswith(INTERNAL) and s.outputs}
+    listed = ", ".join(sorted(usable)) or "none"
+    if wanted:
+        if wanted not in usable:
+            raise UsageError.of("unknown-signature", f"'{path}' has no signature '{wanted}'", hint=f"it has: {listed}")
+        return wanted
+    if DEFAULT_SIGNATURE in usable:
+        return DEFAULT_SIGNATURE
+    if len(usable) != 1:
+        raise UsageError.of(
+            "unknown-signature", f"'{path}' does not say which of its signatures to convert",
+            hint=f"choose with --signature one of: {listed}",
+        )  # fmt: skip
+    return next(iter(usable))
+
+
+def _tensors(path: Path, graph: Any, group: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors of a signature by name; those without a dense tensor are refused."""
+    sparse = [name for name, info in group.items() if not info.name]
+    if sparse:
+        raise ConversionError.of("unsupported-type", f"'{sparse[0]}' is a sparse tensor", file=path)
+    return {name: graph.get_tensor_by_name(group[name].name) for name in sorted(group)}
+
+
+class KerasModel:
+    """A Keras file (`.keras`, or HDF5 with the architecture in it), called as it is for inference."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        tf = require_tensorflow("reading a Keras file")
+        model = _load_keras(tf, path)
+        inputs = getattr(model, "inputs", None)
+        if not inputs:
+            raise ConversionError.of(
+                "open-size", f"the Keras model '{path}' does not know its inputs", file=path,
+                hint="call it once, or give it an Input layer, and save it again",
+            )  # fmt: skip
+        names = _unique([t.name.partition(":")[0] for t in inputs])
+        specs = [tf.TensorSpec(t.shape, t.dtype, name) for t, name in zip(inputs, names, strict=True)]
+        structure = model.input
+
+        def call(*tensors: Any) -> Any:
+            packed = tf.nest.pack_sequence_as(structure, list(tensors))
+            return tf.nest.flatten(model(packed, training=False))
+
+        try:
+            self.function = tf.function(call, autograph=False).get_concrete_function(*specs)
+        except _errors(tf) as problem:
+            raise _failed(path, "trace", problem) from problem
+        results = self.function.outputs
+        given = list(getattr(model, "output_names", None) or ())
+        names_out = _unique(given if len(given) == len(results) else [f"output_{i}" for i in range(len(results))])
+        self.inputs = [_port(name, spec) for name, spec in zip(names, specs, strict=True)]
+        self.outputs = [_port(name, tensor) for name, tensor in zip(names_out, results, strict=True)]
+        self._tensorflow = tf
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        tensors = [self._tensorflow.constant(feeds[port.name], port.dtype) for port in self.inputs]
+        results = self.function(*tensors)
+        return {port.name: np.asarray(array) for port, array in zip(self.outputs, results, strict=True)}
+
+    def freeze(self) -> SourceModel:
+        from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+        try:
+            frozen = convert_variables_to_constants_v2(self.function, lower_control_flow=False)
+        except _errors(self._tensorflow) as problem:
+            raise _failed(self.path, "freeze", problem) from problem
+        fed = dict(zip([p.name for p in self.inputs], frozen.inputs, strict=True))
+        fetched = dict(zip([p.name for p in self.outputs], frozen.outputs, strict=True))
+        return _parsed(frozen.graph.as_graph_def(), self.path, fed, fetched)
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """The names, with a number behind those that came before."""
+    made: list[str] = []
+    for name in names:
+        count, candidate = 0, name
+        while candidate in made:
+            count += 1
+            candidate = f"{name}_{count}"
+        made.append(candidate)
+    return made
+
+
+def _load_keras(tf: Any, path: Path) -> Any:
+    """By Keras, and old HDF5 files that it does not read by its former version where that is installed."""
+    try:
+        return tf.keras.models.load_model(str(path), compile=False)
+    except _errors(tf) as problem:
+        if path.suffix.lower() == ".keras" or find_spec("tf_keras") is None:
+            raise _failed(path, "open", problem) from problem
+    import tf_keras
+
+    try:
+        return tf_keras.models.load_model(str(path), compile=False)
+    except _errors(tf) as problem:
+        raise _failed(path, "open", problem) from problem
