@@ -20,6 +20,7 @@ from mnnconvert.ir.types import format_shape
 from mnnconvert.options import ConversionOptions
 
 if TYPE_CHECKING:
+    from mnnconvert.frontends.torch.inputs import InputOptions
     from mnnconvert.passes.base import Report
     from mnnconvert.quantizers.plan import LayerPlan
     from mnnconvert.quantizers.recipe import Recipe
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
     from mnnconvert.verify.verification import VerificationResult
 
 SUFFIXES = {".onnx": "ONNX", ".mnn": "MNN", ".json": "JSON", ".tflite": "TFLITE", ".pb": "TF", ".keras": "TF",
-            ".h5": "TF", ".pt": "TORCH", ".pt2": "TORCH", ".jit": "TORCH", ".caffemodel": "CAFFE"}  # fmt: skip
-FRONTENDS = ("ONNX", "TFLITE", "MNN")
-SOURCE_ENGINES = {"ONNX": ("onnxruntime", "onnxruntime", "verify"), "TFLITE": ("ai_edge_litert", "LiteRT", "litert")}
+            ".h5": "TF", ".pt": "TORCH", ".pt2": "TORCH", ".jit": "TORCH", ".pth": "TORCH",
+            ".caffemodel": "CAFFE"}  # fmt: skip
+FRONTENDS = ("ONNX", "TFLITE", "TORCH", "MNN")
+SOURCE_ENGINES = {
+    "ONNX": ("onnxruntime", "onnxruntime", "verify"), "TFLITE": ("ai_edge_litert", "LiteRT", "litert"),
+    "TORCH": ("torch", "Torch", "torch"),
+}  # fmt: skip
 """What runs the models of a framework: package, name, extra that installs it."""
 AUTO_VERIFY_BYTES = 500_000_000  # beyond this `--verify auto` leaves the proof, which loads the model twice, out
 ANY_ERROR = sys.float_info.max  # compressed weights are measured, not judged
@@ -133,6 +138,10 @@ class Conversion:
 
     def _read(self) -> Graph:
         require_frontend(self.framework)
+        if self.framework != "TORCH" and (self.options.input_type or self.options.input_value):
+            raise UsageError.of(
+                "option-without-effect", "--input-type and --input-value are for TorchScript, which may leave them open"
+            )
         self.progress("read", 0.0)
         shapes = {**fixed_shapes(self.options.input_config_file), **self.options.input_shape}
         if self.framework == "MNN":
@@ -141,6 +150,10 @@ class Conversion:
             from mnnconvert.frontends.tflite.reader import read_tflite
 
             graph = read_tflite(self.source, shapes, self.options.batch or 0)
+        elif self.framework == "TORCH":
+            from mnnconvert.frontends.torch.reader import read_torch
+
+            graph = read_torch(self.source, self._torch_inputs(shapes), self.note)
         else:
             from mnnconvert.frontends.onnx.reader import read_onnx
 
@@ -152,6 +165,12 @@ class Conversion:
         self.report.source_bytes = _bytes_on_disk(self.source, graph)
         self.report.nodes_before = sum(len(g.nodes) for g in graph.graphs())
         return graph
+
+    def _torch_inputs(self, shapes: dict[str, Shape]) -> InputOptions:
+        from mnnconvert.frontends.torch.inputs import input_options
+
+        options = self.options
+        return input_options(shapes, options.input_type, options.input_value, options.batch or 0)
 
     def _read_mnn(self, shapes: dict[str, Shape]) -> Graph:
         from mnnconvert.schema.reader import read_model
@@ -293,7 +312,9 @@ class Conversion:
             return None
         from mnnconvert.verification import open_source
 
-        self._engine = open_source(self.source, self.framework)
+        shapes = {**fixed_shapes(self.options.input_config_file), **self.options.input_shape}
+        inputs = self._torch_inputs(shapes) if self.framework == "TORCH" else None
+        self._engine = open_source(self.source, self.framework, inputs=inputs)
         return self._engine
 
     def _attempt(self, proof: Callable[[], VerificationResult]) -> VerificationResult | None:

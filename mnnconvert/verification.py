@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError, UsageError, unreadable
+from mnnconvert.frontends.torch.inputs import InputOptions
 from mnnconvert.ir import Graph, Shape
 from mnnconvert.ir.types import merge
 from mnnconvert.runtime_ref.session import Session, load
@@ -19,28 +20,42 @@ from mnnconvert.verify.gates import evaluate, read_gates
 from mnnconvert.verify.inputs import ladder, load_npz
 from mnnconvert.verify.litert_engine import LiteRtEngine
 from mnnconvert.verify.mnn_engine import MnnEngine
+from mnnconvert.verify.torch_engine import TorchEngine
 from mnnconvert.verify.verification import VerificationResult, verify_engines
 
 Feeds = Mapping[str, Any]
 ENGINES: dict[str, Callable[..., Engine]] = {
-    "ONNX": OnnxRuntimeEngine, "TFLITE": LiteRtEngine, "MNN": lambda path, **_: SessionEngine(load(path)),
+    "ONNX": OnnxRuntimeEngine, "TFLITE": LiteRtEngine, "TORCH": TorchEngine,
+    "MNN": lambda path, **_: SessionEngine(load(path)),
 }  # fmt: skip
 
 
-def open_source(path: Path, framework: str = "", *, threads: int = 1, optimize: bool = False) -> Engine:
-    """onnxruntime for ONNX, LiteRT for TFLite, our executor for MNN; `source-engine-missing` for anything else.
+TORCH_SUFFIXES = dict.fromkeys(("PT", "PT2", "JIT", "PTH"), "TORCH")
 
-    Where the framework is not given, the suffix tells it. `optimize` lets the engine be as fast as it can.
+
+def open_source(
+    path: Path, framework: str = "", *, threads: int = 1, optimize: bool = False, inputs: InputOptions | None = None
+) -> Engine:
+    """onnxruntime for ONNX, LiteRT for TFLite, torch for Torch, our executor for MNN; else `source-engine-missing`.
+
+    Where the framework is not given, the suffix tells it. `optimize` lets the engine be as fast as it can. `inputs`
+    are those of a TorchScript, which may not tell them itself.
     """
     try:
         path.stat()
     except OSError as error:
         raise unreadable(path, error) from error
-    open_engine = ENGINES.get(framework or path.suffix.lower()[1:].upper())
+    suffix = path.suffix.lower()[1:].upper()
+    open_engine = ENGINES.get(framework or TORCH_SUFFIXES.get(suffix, suffix))
+    if inputs is not None:
+        return TorchEngine(path, inputs, threads=threads)
     if open_engine is not None:
         return open_engine(path, threads=threads, optimize=optimize)
     raise ConversionError.of(
-        "source-engine-missing", f"no engine here runs '{path.name}'", hint="an .onnx, .tflite or .mnn file", file=path
+        "source-engine-missing",
+        f"no engine here runs '{path.name}'",
+        hint="an .onnx, .tflite, .pt, .pt2 or .mnn file",
+        file=path,
     )
 
 
@@ -79,9 +94,15 @@ def choose_feeds(reference: Engine, candidate: Engine, inputs: Any, seed: int) -
 
 
 def _common_inputs(reference: Engine, candidate: Engine) -> list[TensorInfo]:
-    """The inputs of the reference, with the sizes that the candidate fixes."""
+    """The inputs of the reference, with the sizes that the candidate fixes, and its types where only it knows them."""
     fixed = {info.name: info.shape for info in candidate.inputs}
-    return [replace(info, shape=_common_shape(info.shape, fixed.get(info.name, ()))) for info in reference.inputs]
+    kinds = {info.name: info.dtype for info in candidate.inputs}
+    return [
+        replace(
+            info, shape=_common_shape(info.shape, fixed.get(info.name, ())), dtype=info.dtype or kinds.get(info.name)
+        )
+        for info in reference.inputs
+    ]
 
 
 def _common_shape(shape: Shape | None, fixed: Shape | None) -> Shape | None:

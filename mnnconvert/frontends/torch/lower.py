@@ -1,0 +1,140 @@
+"""ExportedProgram -> ONNX model: torch's own translation, with ours for what it lacks or gets wrong.
+
+This is the one place that calls the exporter below its public function: that one always runs a version converter, which
+does not know control flow inside control flow, and it names only the first of the operators that stand in the way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mnnconvert.errors import ConversionError, Diagnostic
+from mnnconvert.frontends.torch.export import quiet, short
+from mnnconvert.frontends.torch.ports import Computed, output_ports
+from mnnconvert.frontends.torch.translations import TRANSLATIONS, targets
+from mnnconvert.ir import ArrayTensor, Tensor
+
+OPSET = 23  # the first with Attention
+
+
+def lower(program: Any) -> tuple[Any, dict[str, Tensor]]:
+    """The ModelProto, whose initializers have no content, and their content by name, which shares torch's memory."""
+    model = _translated(program)
+    _name_outputs(model, output_ports(program))
+    return _split(model)
+
+
+def _translated(program: Any) -> Any:
+    """The model in the exporter's own form."""
+    from torch.onnx._internal.exporter import _core
+
+    with quiet():
+        registry = _registry()
+        try:
+            return _core.exported_program_to_ir(program, registry=registry)
+        except Exception as error:
+            missing = _missing(program, registry)
+            if missing:
+                raise ConversionError(_unsupported(name, places) for name, places in missing.items()) from error
+            raise ConversionError.of(
+                "torch-export-failed", f"torch cannot translate the model: {short(_root(error))}"
+            ) from error
+
+
+def _registry() -> Any:
+    from torch.onnx._internal.exporter import _registration
+
+    registry = _registration.ONNXRegistry.from_torchlib(opset_version=OPSET)
+    for translation in TRANSLATIONS:
+        for target in targets(translation):
+            registry.register_op(target, translation.build(), is_complex=False)
+    return registry
+
+
+def _root(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _missing(program: Any, registry: Any) -> dict[str, list[str]]:
+    """Operators without a translation and the names of (some) nodes that call them."""
+    import torch
+    from torch.onnx._internal.exporter import _core
+
+    decomposed = _core._prepare_exported_program_for_export(program, registry=registry)
+    found: dict[str, list[str]] = {}
+    for module in decomposed.graph_module.modules():
+        for node in getattr(module, "graph", torch.fx.Graph()).nodes:
+            if node.op == "call_function" and not _is_known(node.target, registry):
+                found.setdefault(_label(node.target), []).append(node.name)
+    return found
+
+
+def _is_known(target: Any, registry: Any) -> bool:
+    if getattr(target, "__name__", "") == "getitem":
+        return True
+    return bool(registry.get_decomps(target))
+
+
+def _label(target: Any) -> str:
+    return str(target).replace(".", "::", 1) if "." in str(target) else getattr(target, "__name__", str(target))
+
+
+def _unsupported(name: str, places: list[str]) -> Diagnostic:
+    return Diagnostic(
+        "unsupported-op",
+        f"there is no translation of the operator {name}",
+        {"op": name, "nodes": ", ".join(places[:3])},
+        "mnnconvert ops --framework TORCH lists what is translated",
+    )
+
+
+def _name_outputs(model: Any, ports: dict[str, Any]) -> None:
+    """Give the results of the graph their names, through an Identity each: one value may be several results."""
+    import onnx_ir as ir
+
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        for value in node.outputs:
+            if value.name in ports:
+                value.name = f"{value.name}__"
+    computed = iter(list(model.graph.outputs))
+    model.graph.outputs.clear()
+    for name, port in ports.items():
+        result = next(computed) if isinstance(port, Computed) else _constant(model, name, port)
+        node = ir.node("Identity", [result])
+        named = node.outputs[0]
+        named.name, named.type, named.shape = name, result.type, result.shape
+        model.graph.append(node)
+        model.graph.outputs.append(named)
+
+
+def _constant(model: Any, name: str, number: Any) -> Any:
+    import numpy as np
+    import onnx_ir as ir
+
+    array = np.asarray(number, np.float32 if isinstance(number, float) else None)
+    node = ir.node("Constant", [], attributes={"value": ir.tensor(array)})
+    value = node.outputs[0]
+    value.name, value.type, value.shape = f"{name}__", ir.TensorType(ir.DataType.from_numpy(array.dtype)), ir.Shape([])
+    model.graph.append(node)
+    return value
+
+
+def _split(model: Any) -> tuple[Any, dict[str, Tensor]]:
+    """Structure and content apart, so that no weight is copied into the structure."""
+    import onnx_ir as ir
+
+    tensors: dict[str, Tensor] = {}
+    headers = []
+    for name, value in list(model.graph.initializers.items()):
+        if value.const_value is None:
+            continue
+        if value.uses():
+            tensors[name] = ArrayTensor(value.const_value.numpy())
+            headers.append((name, int(value.const_value.dtype), list(value.const_value.shape.numpy())))
+        del model.graph.initializers[name]
+    proto = ir.serde.serialize_model(model)
+    for name, data_type, dims in headers:
+        proto.graph.initializer.add(name=name, data_type=data_type, dims=dims)
+    return proto, tensors
