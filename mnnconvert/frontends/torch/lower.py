@@ -6,22 +6,41 @@ does not know control flow inside control flow, and it names only the first of t
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from mnnconvert.errors import ConversionError, Diagnostic
+from mnnconvert.frontends.torch.decompositions import decomposed, overload_of
 from mnnconvert.frontends.torch.export import quiet, short
-from mnnconvert.frontends.torch.ports import Computed, output_ports
-from mnnconvert.frontends.torch.translations import TRANSLATIONS, targets
+from mnnconvert.frontends.torch.ports import Computed, input_ports, output_ports
+from mnnconvert.frontends.torch.translations import TRANSLATIONS
 from mnnconvert.ir import ArrayTensor, Tensor
 
-OPSET = 23  # the first with Attention
+OPSET = 18  # the one that all translations of the exporter are written in
 
 
 def lower(program: Any) -> tuple[Any, dict[str, Tensor]]:
     """The ModelProto, whose initializers have no content, and their content by name, which shares torch's memory."""
+    _refuse_complex(program)
     model = _translated(program)
+    _fold(model)
     _name_outputs(model, output_ports(program))
+    _drop_unused(model)
     return _split(model)
+
+
+def _refuse_complex(program: Any) -> None:
+    """Complex numbers inside are pairs; at the borders nobody could tell them from other tensors."""
+    nodes = program.graph_module.graph.nodes
+    values = {n.name: n.meta.get("val") for n in nodes}
+    ports = [*dict(input_ports(program)), *(p.node for p in output_ports(program).values() if isinstance(p, Computed))]
+    complex_ones = [name for name in ports if getattr(getattr(values.get(name), "dtype", None), "is_complex", False)]
+    if complex_ones:
+        raise ConversionError.of(
+            "unsupported-type",
+            f"the input or output '{complex_ones[0]}' holds complex numbers, which MNN does not have",
+            hint="use torch.view_as_real and torch.view_as_complex at the borders of the model",
+        )
 
 
 def _translated(program: Any) -> Any:
@@ -31,6 +50,7 @@ def _translated(program: Any) -> Any:
     with quiet():
         registry = _registry()
         try:
+            program = decomposed(program)
             return _core.exported_program_to_ir(program, registry=registry)
         except Exception as error:
             missing = _missing(program, registry)
@@ -41,13 +61,15 @@ def _translated(program: Any) -> Any:
             ) from error
 
 
+@cache
 def _registry() -> Any:
     from torch.onnx._internal.exporter import _registration
 
     registry = _registration.ONNXRegistry.from_torchlib(opset_version=OPSET)
     for translation in TRANSLATIONS:
-        for target in targets(translation):
-            registry.register_op(target, translation.build(), is_complex=False)
+        for target in map(overload_of, translation.names):
+            if target is not None:
+                registry.register_op(target, translation.build(), is_complex=False)
     return registry
 
 
@@ -107,6 +129,25 @@ def _name_outputs(model: Any, ports: dict[str, Any]) -> None:
         named.name, named.type, named.shape = name, result.type, result.shape
         model.graph.append(node)
         model.graph.outputs.append(named)
+
+
+def _fold(model: Any) -> None:
+    """Compute sizes and bounds of slices now, with the 64 bits that they are written in."""
+    from onnxscript import optimizer
+
+    with quiet():
+        optimizer.fold_constants(model, onnx_shape_inference=False)
+
+
+def _drop_unused(model: Any) -> None:
+    """Leave out results that nobody reads: the indices of a pooling with open sizes, for one, could not be written."""
+    import onnx_ir as ir
+
+    results = set(model.graph.outputs)
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        for value in node.outputs[1:]:
+            if node.domain == "" and not value.uses() and value not in results and not node.op_type == "Split":
+                value.name = ""
 
 
 def _constant(model: Any, name: str, number: Any) -> Any:

@@ -17,17 +17,3 @@ class Translation:
 
 
 TRANSLATIONS: list[Translation] = []
-
-
-def targets(translation: Translation) -> list[Any]:
-    """The overloads of a translation that this torch knows."""
-    import torch
-
-    found = []
-    for name in translation.names:
-        namespace, _, rest = name.partition("::")
-        packet, _, overload = rest.partition(".")
-        operator = getattr(getattr(torch.ops, namespace), packet, None)
-        if operator is not None and (overload or "default") in operator.overloads():
-            found.append(getattr(operator, overload or "default"))
-    return found
