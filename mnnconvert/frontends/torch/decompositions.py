@@ -1,4 +1,4 @@
-"""Operators of torch as compositions of others, for those that torch's exporter does not take apart, or takes wrongly."""
+"""Operators of torch as compositions of others, where torch's exporter has no translation or a wrong one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def encoder_layer(
     weight_1: Any, bias_1: Any, weight_2: Any, bias_2: Any, mask: Any = None, mask_type: int | None = None,
 ) -> Any:  # fmt: skip
     """The fast path of nn.TransformerEncoderLayer: attention and two linear layers, each with a norm and a skip."""
-    from torch.nn import functional as F
+    import torch.nn.functional as F
 
     def attend(y: Any) -> Any:
         return _self_attention(y, heads, qkv_weight, qkv_bias, out_weight, out_bias, mask, mask_type)
@@ -66,8 +66,8 @@ def encoder_layer(
 def _self_attention(
     x: Any, heads: int, qkv_weight: Any, qkv_bias: Any, out_weight: Any, out_bias: Any, mask: Any, mask_type: int | None
 ) -> Any:
-    """Attention of x [batch, length, width] to itself; a mask of True excludes (type 0 [n, n], 1 [batch, n], 2 both)."""
-    from torch.nn import functional as F
+    """Attention of x [batch, length, width] to itself; a mask of True excludes (type 0 [n, n], 1 [batch, n])."""
+    import torch.nn.functional as F
 
     batch, length, width = x.shape
     projected = F.linear(x, qkv_weight, qkv_bias).view(batch, length, 3, heads, width // heads)

@@ -20,13 +20,27 @@ OPSET = 18  # the one that all translations of the exporter are written in
 
 
 def lower(program: Any) -> tuple[Any, dict[str, Tensor]]:
-    """The ModelProto, whose initializers have no content, and their content by name, which shares torch's memory."""
+    """The ModelProto, whose initializers have no content, and their content by name, which shares torch's memory.
+
+    `program` is a prepared one.
+    """
     _refuse_complex(program)
     model = _translated(program)
     _fold(model)
     _name_outputs(model, output_ports(program))
     _drop_unused(model)
     return _split(model)
+
+
+def prepared(program: Any) -> Any:
+    """The program without writing in place, and without the operators that we take apart ourselves."""
+    with quiet():
+        try:
+            return decomposed(program)
+        except Exception as error:
+            raise ConversionError.of(
+                "torch-export-failed", f"torch cannot take the model apart: {short(_root(error))}"
+            ) from error
 
 
 def _refuse_complex(program: Any) -> None:
@@ -50,7 +64,6 @@ def _translated(program: Any) -> Any:
     with quiet():
         registry = _registry()
         try:
-            program = decomposed(program)
             return _core.exported_program_to_ir(program, registry=registry)
         except Exception as error:
             missing = _missing(program, registry)
@@ -146,7 +159,7 @@ def _drop_unused(model: Any) -> None:
     results = set(model.graph.outputs)
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         for value in node.outputs[1:]:
-            if node.domain == "" and not value.uses() and value not in results and not node.op_type == "Split":
+            if node.domain == "" and not value.uses() and value not in results and node.op_type != "Split":
                 value.name = ""
 
 

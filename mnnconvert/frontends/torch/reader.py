@@ -34,8 +34,9 @@ def read_torch(path: Path, options: InputOptions | None = None, note: Note | Non
 def graph_of(program: Any, folder: Path, options: InputOptions, note: Note | None = None) -> Graph:
     """The graph of an ExportedProgram, with the sizes that `options` fix."""
     from mnnconvert.frontends.onnx.importer import Importer
-    from mnnconvert.frontends.torch.lower import lower
+    from mnnconvert.frontends.torch.lower import lower, prepared
 
+    program = prepared(program)
     model, tensors = lower(program)
     if program.graph_signature.buffers_to_mutate and note is not None:
         note(*FORGOTTEN)

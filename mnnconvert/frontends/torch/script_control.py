@@ -10,7 +10,7 @@ from mnnconvert.errors import ConversionError
 if TYPE_CHECKING:
     from mnnconvert.frontends.torch.script import Environment, Script
 
-MOST_STEPS = 4096  # a longer loop would write a file that nobody can mean
+MOST_STEPS = 1024  # a longer loop would write a file that nobody can mean
 ENDLESS = 1 << 62  # the trip count of `while`
 
 
