@@ -27,10 +27,10 @@ def overload_of(name: str) -> Any:
     return getattr(operator, overload or "default", None)
 
 
-def decomposed(program: Any) -> Any:
-    """The program without the operators that are taken apart here."""
-    table = {overload_of(name): function for name, function in DECOMPOSITIONS.items()}
-    return program.run_decompositions({target: f for target, f in table.items() if target is not None})
+def table() -> dict[Any, Callable[..., Any]]:
+    """The decompositions of this file by overload."""
+    found = {overload_of(name): function for name, function in DECOMPOSITIONS.items()}
+    return {target: function for target, function in found.items() if target is not None}
 
 
 @decomposes("aten::ceil", "aten::floor", "aten::round", "aten::trunc")

@@ -112,8 +112,10 @@ def refuse_pickle(path: Path) -> ConversionError:
 
     try:
         content = torch.load(str(path), map_location="meta", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError, KeyError, AttributeError):
+    except pickle.UnpicklingError:
         return pickled(path)
+    except (RuntimeError, ValueError, EOFError, OSError, KeyError, AttributeError) as error:
+        return _damaged(path, error)
     tensors = _tensors_in(content)
     return ConversionError.of(
         "weights-without-network",

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from mnnconvert.errors import ConversionError, Diagnostic
-from mnnconvert.frontends.torch.decompositions import decomposed, overload_of
+from mnnconvert.frontends.torch.decompositions import overload_of, table
 from mnnconvert.frontends.torch.export import quiet, short
 from mnnconvert.frontends.torch.ports import Computed, input_ports, output_ports
 from mnnconvert.frontends.torch.translations import TRANSLATIONS
@@ -33,14 +33,30 @@ def lower(program: Any) -> tuple[Any, dict[str, Tensor]]:
 
 
 def prepared(program: Any) -> Any:
-    """The program without writing in place, and without the operators that we take apart ourselves."""
-    with quiet():
+    """The program without writing in place, in operators that have a translation where there is a way to those."""
+    import torch
+    from torch.onnx._internal.exporter import _fx_passes
+
+    sizes_may_be_one = torch.fx.experimental._config.patch(backed_size_oblivious=True)
+    with quiet(), sizes_may_be_one:
         try:
-            return decomposed(program)
+            program = program.run_decompositions(dict(_decompositions()))
+            _fx_passes.insert_type_promotion_nodes(program.graph_module)
+            _fx_passes.remove_assertion_nodes(program.graph_module)
+            _drop_constant_results(program.graph_module.graph)
         except Exception as error:
             raise ConversionError.of(
                 "torch-export-failed", f"torch cannot take the model apart: {short(_root(error))}"
             ) from error
+    return program
+
+
+def _drop_constant_results(graph: Any) -> None:
+    """The exporter knows no results that are plain numbers; they are added in the end."""
+    import torch
+
+    (node,) = graph.find_nodes(op="output")
+    node.args = (tuple(x if isinstance(x, torch.fx.Node) else None for x in node.args[0]),)
 
 
 def _refuse_complex(program: Any) -> None:
@@ -61,14 +77,14 @@ def _translated(program: Any) -> Any:
     """The model in the exporter's own form."""
     from torch.onnx._internal.exporter import _core
 
+    registry = _registry()
+    missing = _missing(program, registry)
+    if missing:
+        raise ConversionError(_unsupported(name, places) for name, places in missing.items())
     with quiet():
-        registry = _registry()
         try:
-            return _core.exported_program_to_ir(program, registry=registry)
+            return _core._exported_program_to_onnx_program(program, registry=registry).model
         except Exception as error:
-            missing = _missing(program, registry)
-            if missing:
-                raise ConversionError(_unsupported(name, places) for name, places in missing.items()) from error
             raise ConversionError.of(
                 "torch-export-failed", f"torch cannot translate the model: {short(_root(error))}"
             ) from error
@@ -78,12 +94,22 @@ def _translated(program: Any) -> Any:
 def _registry() -> Any:
     from torch.onnx._internal.exporter import _registration
 
-    registry = _registration.ONNXRegistry.from_torchlib(opset_version=OPSET)
+    with quiet():
+        registry = _registration.ONNXRegistry.from_torchlib(opset_version=OPSET)
     for translation in TRANSLATIONS:
         for target in map(overload_of, translation.names):
             if target is not None:
                 registry.register_op(target, translation.build(), is_complex=False)
     return registry
+
+
+@cache
+def _decompositions() -> dict[Any, Any]:
+    """What to take apart: all that has no translation, and what we take apart ourselves."""
+    from torch.onnx._internal.exporter import _decomp
+
+    known = set(_decomp.get_onnx_implemented_overloads(_registry()))
+    return {**_decomp.create_onnx_friendly_decomposition_table(known), **table()}
 
 
 def _root(error: BaseException) -> BaseException:
@@ -95,11 +121,9 @@ def _root(error: BaseException) -> BaseException:
 def _missing(program: Any, registry: Any) -> dict[str, list[str]]:
     """Operators without a translation and the names of (some) nodes that call them."""
     import torch
-    from torch.onnx._internal.exporter import _core
 
-    decomposed = _core._prepare_exported_program_for_export(program, registry=registry)
     found: dict[str, list[str]] = {}
-    for module in decomposed.graph_module.modules():
+    for module in program.graph_module.modules():
         for node in getattr(module, "graph", torch.fx.Graph()).nodes:
             if node.op == "call_function" and not _is_known(node.target, registry):
                 found.setdefault(_label(node.target), []).append(node.name)

@@ -18,11 +18,11 @@ def main() -> int:
     only, most = words.get("--only", ""), int(words.get("--most", "6"))
     part, count = (int(x) for x in words.get("--part", "0/1").split("/"))
     rows = []
-    for i, (name, info, in_place) in enumerate(operators()):
+    for i, (name, info) in enumerate(operators()):
         if only not in name or i % count != part:
             continue
         started = time.perf_counter()
-        row = measure(name, info, in_place, most)
+        row = measure(name, info, most)
         if row is None:
             continue
         rows.append(row)

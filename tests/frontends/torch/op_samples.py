@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,7 +29,10 @@ from mnnconvert.runtime_ref.session import Session  # noqa: E402
 LARGEST = 20_000  # numbers in an operand
 TOLERANCE = 1e-3  # of the largest value of a result
 NOISE = 1e-5
-Sample = tuple[tuple[Any, ...], dict[str, Any]]
+
+# They look through all operators of torch, a second each time, and find the same.
+_exporter = torch.export.exported_program
+_exporter._collect_all_valid_cia_ops = functools.cache(_exporter._collect_all_valid_cia_ops)
 
 
 @dataclass
@@ -55,49 +59,61 @@ class Row:
             self.mistakes.append(text)
 
 
-class Call(torch.nn.Module):
-    """Calls a function with each of some samples; their tensors are the inputs."""
+@dataclass
+class Case:
+    """A function with one of its samples; `in_place` where it writes into its first operand."""
 
-    def __init__(self, function: Any, samples: list[Sample], clone: bool):
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    in_place: bool = False
+
+
+class Calls(torch.nn.Module):
+    """Runs some cases; their tensors are the inputs."""
+
+    def __init__(self, cases: list[Case]):
         super().__init__()
-        leaves, self.spec = pytree.tree_flatten(samples)
+        self.cases = cases
+        leaves, self.spec = pytree.tree_flatten([(case.args, case.kwargs) for case in cases])
         self.places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         self.tensors = [leaves[i] for i in self.places]
         self.leaves = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        self.function, self.clone = function, clone
 
     def forward(self, *tensors: Any) -> Any:
         leaves = list(self.leaves)
         for place, tensor in zip(self.places, tensors, strict=True):
-            leaves[place] = tensor.clone() if self.clone else tensor
-        return [self.function(*args, **kwargs) for args, kwargs in pytree.tree_unflatten(leaves, self.spec)]
+            leaves[place] = tensor
+        results = []
+        for case, (args, kwargs) in zip(self.cases, pytree.tree_unflatten(leaves, self.spec), strict=True):
+            if case.in_place:
+                args = (args[0].clone(), *args[1:])
+            results.append(case.function(*args, **kwargs))
+        return results
 
 
-def operators() -> Iterator[tuple[str, Any, bool]]:
-    """Name, OpInfo and whether it is the form that writes into its first operand."""
+def operators() -> Iterator[tuple[str, Any]]:
+    """Name and OpInfo of every operator."""
     for info in op_db:
-        name = info.name + (f".{info.variant_test_name}" if info.variant_test_name else "")
-        yield name, info, False
-        if info.inplace_variant is not None:
-            yield f"{name} (in place)", info, True
+        yield info.name + (f".{info.variant_test_name}" if info.variant_test_name else ""), info
 
 
-def samples_of(info: Any, in_place: bool, most: int) -> list[Sample]:
-    """Up to `most` samples in float32 (where the operator takes it) and a few in int64, spread over all there are."""
-    kinds = [torch.float32] if torch.float32 in info.dtypes else []
-    kinds += [torch.int64] if torch.int64 in info.dtypes and not in_place else []
-    kinds = kinds or [k for k in (torch.int64, torch.bool) if k in info.dtypes]
-    found: list[Sample] = []
+def cases_of(info: Any, most: int) -> list[Case]:
+    """Up to `most` samples in float32 (where the operator takes it), some in int64, one that writes in place."""
+    kinds = [k for k in (torch.float32, torch.int64) if k in info.dtypes] or [
+        k for k in (torch.bool,) if k in info.dtypes
+    ]
+    found: list[Case] = []
     for i, kind in enumerate(kinds):
         torch.manual_seed(0)
-        torch.testing._internal.common_utils.random.seed(0)
-        np.random.seed(0)  # noqa: NPY002  (what torch's samples draw from)
+        np.random.seed(0)
         every = [s for s in info.sample_inputs("cpu", kind, requires_grad=False) if _is_small(s)]
-        if in_place:
-            every = [s for s in every if not s.broadcasts_input]
-        count = min(len(every), most if i == 0 else max(1, most // 3))
+        count = min(len(every), most if i == 0 else max(1, most // 2))
         picked = [every[j * len(every) // count] for j in range(count)]
-        found += [((s.input, *s.args), dict(s.kwargs)) for s in picked]
+        found += [Case(info.op, (s.input, *s.args), dict(s.kwargs)) for s in picked]
+        if info.inplace_variant is not None and i == 0:
+            fits = [s for s in every if not s.broadcasts_input]
+            found += [Case(info.inplace_variant, (s.input, *s.args), dict(s.kwargs), True) for s in fits[-1:]]
     return found
 
 
@@ -106,57 +122,53 @@ def _is_small(sample: Any) -> bool:
     return all(leaf.numel() <= LARGEST for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
-def measure(name: str, info: Any, in_place: bool, most: int) -> Row | None:
+def measure(name: str, info: Any, most: int) -> Row | None:
     """The row of an operator; None for one that gives other results each time or takes no tensor."""
     row = Row(name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        function = info.inplace_variant if in_place else info.op
-        samples = samples_of(info, in_place, most)
-        runnable = [s for s in samples if _is_settled(function, s, in_place)]
-        if not runnable:
+        cases = [case for case in cases_of(info, most) if _is_settled(case)]
+        if not cases:
             return None
-        outcome, text, seen = attempt(function, runnable, in_place)
-        if outcome == "right" or len(runnable) == 1:
-            row.add(outcome, text, len(runnable), seen)
-            return row
-        for sample in runnable:
-            outcome, text, seen = attempt(function, [sample], in_place)
-            row.add(outcome, text, 1, seen)
+        outcome, text, seen = attempt(cases)
+        if outcome == "right" or len(cases) == 1:
+            row.add(outcome, text, len(cases), seen)
+        else:
+            for case in cases:
+                outcome, text, seen = attempt([case])
+                row.add(outcome, text, 1, seen)
     return row if row.right or row.refused or row.wrong else None
 
 
-def _is_settled(function: Any, sample: Sample, in_place: bool) -> bool:
-    """Whether torch runs a sample, with the same result twice."""
-    call = Call(function, [sample], in_place)
-    if not call.tensors:
-        return False
+def _is_settled(case: Case) -> bool:
+    """Whether torch runs a case, with the same result twice, and dense tensors."""
+    calls = Calls([case])
     try:
-        torch.manual_seed(1)
-        first = pytree.tree_leaves(call(*call.tensors))
+        first = pytree.tree_leaves(calls(*calls.tensors))
         torch.manual_seed(2)
-        second = pytree.tree_leaves(call(*call.tensors))
+        second = pytree.tree_leaves(calls(*calls.tensors))
     except (RuntimeError, ValueError, TypeError, NotImplementedError, IndexError):
         return False
     tensors = [(a, b) for a, b in zip(first, second, strict=True) if isinstance(a, torch.Tensor)]
-    if any(t.layout != torch.strided for t in (*call.tensors, *(a for a, _ in tensors))):
+    if any(t.layout != torch.strided for t in (*calls.tensors, *(a for a, _ in tensors))):
         return False
-    return bool(tensors) and all(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in tensors)
+    same = all(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in tensors)
+    return bool(tensors) and bool(calls.tensors) and same
 
 
-def attempt(function: Any, samples: list[Sample], in_place: bool) -> tuple[str, str, set[str]]:
-    """Outcome ("right", "refused", "wrong"), what to say of it, and the overloads that were called."""
-    call = Call(function, samples, in_place)
-    expected = flat_outputs(call(*[t.clone() for t in call.tensors]), set())
+def attempt(cases: list[Case]) -> tuple[str, str, set[str]]:
+    """Outcome ("right", "refused", "wrong", "random"), what to say of it, and the overloads that were called."""
+    calls = Calls(cases)
+    expected = flat_outputs(calls(*[t.clone() for t in calls.tensors]), set())
     try:
-        program = export(call, tuple(call.tensors), None, None)
+        program = export(calls, tuple(calls.tensors), None, None)
         seen = overloads(program)
         if any(_is_random(name) for name in seen):
             return "random", "", set()
         graph = graph_of(program, None, InputOptions())
         run_pipeline(graph, target="mnn-3.6.1")
         names = [name for name, _ in input_ports(program)]
-        feeds = {n: t.numpy() for n, t in zip(names, call.tensors, strict=True)}
+        feeds = {n: t.numpy() for n, t in zip(names, calls.tensors, strict=True)}
         got = Session(graph, "reference").run(feeds)
     except MnnConvertError as error:
         return "refused", _said(error), set()
