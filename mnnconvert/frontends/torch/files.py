@@ -55,6 +55,7 @@ def load_script(path: Path) -> Any:
     """The ScriptModule of a file, in evaluation mode and on the CPU, with the input sizes that a trace kept."""
     import torch
 
+    _import_definers(path)
     try:
         module = torch.jit.load(str(path), map_location="cpu", _restore_shapes=_keeps_inputs(path))
     except (RuntimeError, ValueError, OSError) as error:
@@ -64,6 +65,22 @@ def load_script(path: Path) -> Any:
         raise _damaged(path, error) from error
     module.eval()
     return module
+
+
+DEFINERS = ("torchvision", "torchao")
+"""Packages that define operators of their own, which torch knows once they are imported."""
+
+
+def _import_definers(path: Path) -> None:
+    from importlib import import_module
+
+    with zipfile.ZipFile(path) as archive:
+        members = [name for name in archive.namelist() if name.endswith((".py", ".json"))]
+        texts = [archive.read(name) for name in members]
+    for package in DEFINERS:
+        named = any(f"{package}{mark}".encode() in text for text in texts for mark in (".", "::"))
+        if named and find_spec(package) is not None:
+            import_module(package)
 
 
 def _keeps_inputs(path: Path) -> bool:
@@ -76,6 +93,7 @@ def load_program(path: Path) -> Any:
     """The ExportedProgram of a file."""
     import torch
 
+    _import_definers(path)
     try:
         with _no_pickled_code():
             return torch.export.load(str(path))

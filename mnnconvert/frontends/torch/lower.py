@@ -13,9 +13,11 @@ from mnnconvert.errors import ConversionError, Diagnostic
 from mnnconvert.frontends.torch.decompositions import overload_of, table
 from mnnconvert.frontends.torch.export import quiet, short
 from mnnconvert.frontends.torch.ports import Computed, input_ports, output_ports
-from mnnconvert.frontends.torch.translations import TRANSLATIONS
+from mnnconvert.frontends.torch.quantized import dequantized_rows, gather_scales
+from mnnconvert.frontends.torch.translations import TRANSLATIONS, coded
 from mnnconvert.ir import ArrayTensor, Tensor
 
+INT4 = 22  # TensorProto.INT4; here the codes lie in int8
 OPSET = 18  # the one that all translations of the exporter are written in
 
 
@@ -27,6 +29,8 @@ def lower(program: Any) -> tuple[Any, dict[str, Tensor]]:
     _refuse_complex(program)
     model = _translated(program)
     _fold(model)
+    for value, (name, _) in zip(model.graph.inputs, input_ports(program), strict=True):
+        value.name = name  # the exporter renames one that an operator gives back as it is
     _name_outputs(model, output_ports(program))
     _drop_unused(model)
     return _split(model)
@@ -43,6 +47,7 @@ def prepared(program: Any) -> Any:
             program = program.run_decompositions(dict(_decompositions()))
             _fx_passes.insert_type_promotion_nodes(program.graph_module)
             _fx_passes.remove_assertion_nodes(program.graph_module)
+            gather_scales(program.graph_module.graph)
             _drop_constant_results(program.graph_module.graph)
         except Exception as error:
             raise ConversionError.of(
@@ -96,10 +101,11 @@ def _registry() -> Any:
 
     with quiet():
         registry = _registration.ONNXRegistry.from_torchlib(opset_version=OPSET)
-    for translation in TRANSLATIONS:
-        for target in map(overload_of, translation.names):
-            if target is not None:
-                registry.register_op(target, translation.build(), is_complex=False)
+    for name, translation in TRANSLATIONS.items():
+        target = overload_of(name)
+        if target is not None:
+            registry.register_op(target, translation, is_complex=False)
+    registry.register_op(dequantized_rows, lambda codes, scale: coded(codes, scale, None, codes.shape[1]))
     return registry
 
 
@@ -177,13 +183,13 @@ def _fold(model: Any) -> None:
 
 
 def _drop_unused(model: Any) -> None:
-    """Leave out results that nobody reads: the indices of a pooling with open sizes, for one, could not be written."""
+    """Leave out places of maxima that nobody reads: with open sizes they could not be written."""
     import onnx_ir as ir
 
     results = set(model.graph.outputs)
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        for value in node.outputs[1:]:
-            if node.domain == "" and not value.uses() and value not in results and node.op_type != "Split":
+        for value in node.outputs[1:] if node.op_type == "MaxPool" else ():
+            if not value.uses() and value not in results:
                 value.name = ""
 
 
@@ -210,7 +216,8 @@ def _split(model: Any) -> tuple[Any, dict[str, Tensor]]:
             continue
         if value.uses():
             tensors[name] = ArrayTensor(value.const_value.numpy())
-            headers.append((name, int(value.const_value.dtype), list(value.const_value.shape.numpy())))
+            data_type = INT4 if value.metadata_props.get("bits") == "4" else int(value.const_value.dtype)
+            headers.append((name, data_type, list(value.const_value.shape.numpy())))
         del model.graph.initializers[name]
     proto = ir.serde.serialize_model(model)
     for name, data_type, dims in headers:

@@ -30,6 +30,8 @@ def convert_module(
     elif not isinstance(module, torch.export.ExportedProgram):
         raise UsageError.of("bad-input", f"a {type(module).__name__} is no model: give a file or a torch.nn.Module")
     with TemporaryDirectory() as folder:
+        if any(type(t) not in (torch.Tensor, torch.nn.Parameter) for t in program.state_dict.values()):
+            program = program.run_decompositions({})  # a weight of torchao becomes its codes and scales
         path = Path(folder) / f"{type(module).__name__}.pt2"
         torch.export.save(program, str(path))
         report = convert(path, target, framework="TORCH", **keywords)
