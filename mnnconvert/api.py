@@ -11,6 +11,8 @@ from mnnconvert.errors import ConversionError, UsageError, unreadable
 from mnnconvert.options import ConversionOptions
 
 if TYPE_CHECKING:
+    from torch.nn import Module
+
     from mnnconvert.calibration.report import QuantizationReport
     from mnnconvert.compression import Compressed
     from mnnconvert.conversion import ConversionReport
@@ -22,13 +24,30 @@ Progress = Callable[[str, float], None]
 PathLike = str | os.PathLike[str]
 
 
-def convert(source: PathLike, target: PathLike, *, framework: str | None = None, **keywords: Any) -> ConversionReport:
-    """Convert the model file `source` to the MNN file `target`.
+def convert(
+    source: PathLike | Module,
+    target: PathLike,
+    *,
+    framework: str | None = None,
+    example_inputs: Sequence[Any] | None = None,
+    dynamic_shapes: Any = None,
+    **keywords: Any,
+) -> ConversionReport:
+    """Convert the model file (or torch module) `source` to the MNN file `target`.
 
-    Keywords are the command-line options in snake_case (`weight_quant_bits=4`, short `weight_bits=4`). Raises
-    ConversionError (UsageError and GateError among them), with `.diagnostics`; `target` is only touched by a
-    finished file.
+    A module is traced with `example_inputs`, the arguments of its forward, and `dynamic_shapes` as torch.export takes
+    it, which says what sizes stay open. Keywords are the command-line options in snake_case (`weight_quant_bits=4`,
+    short `weight_bits=4`). Raises ConversionError (UsageError and GateError among them), with `.diagnostics`; `target`
+    is only touched by a finished file.
     """
+    if not isinstance(source, str | os.PathLike):
+        from mnnconvert.frontends.torch.module import convert_module
+
+        return convert_module(source, target, example_inputs, dynamic_shapes, convert, keywords)
+    if example_inputs is not None or dynamic_shapes is not None:
+        raise UsageError.of(
+            "option-without-effect", "example_inputs and dynamic_shapes are for a module, not for a file"
+        )
     options = ConversionOptions.from_keywords(
         model_file=os.fspath(source), mnn_model=os.fspath(target), framework=framework, **keywords
     )
@@ -195,6 +214,10 @@ def supported_ops(framework: str = "ONNX") -> list[dict[str, Any]]:
         return _tensorflow_ops()
     if framework.upper() == "CAFFE":
         return _caffe_ops()
+    if framework.upper() == "TORCH":
+        from mnnconvert.frontends.torch.coverage import covered
+
+        return covered()
     from mnnconvert.frontends.onnx import functions, rules  # noqa: F401  (registers the rules)
     from mnnconvert.frontends.onnx.registry import RULES, supported
 

@@ -15,26 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnnconvert.errors import ConversionError, Diagnostic, GateError, UsageError, unreadable
+from mnnconvert.frameworks import FRONTENDS, SOURCE_ENGINES, SUFFIXES
 from mnnconvert.ir import Graph, Shape, to_text
 from mnnconvert.ir.types import format_shape
 from mnnconvert.options import ConversionOptions
 
 if TYPE_CHECKING:
+    from mnnconvert.frontends.torch.inputs import InputOptions
     from mnnconvert.passes.base import Report
     from mnnconvert.quantizers.plan import LayerPlan
     from mnnconvert.quantizers.recipe import Recipe
     from mnnconvert.verify.engines import Engine
     from mnnconvert.verify.verification import VerificationResult
 
-SUFFIXES = {".onnx": "ONNX", ".mnn": "MNN", ".json": "JSON", ".tflite": "TFLITE", ".pb": "TF", ".keras": "TF",
-            ".h5": "TF", ".hdf5": "TF", ".pt": "TORCH", ".pt2": "TORCH", ".jit": "TORCH",
-            ".caffemodel": "CAFFE", ".prototxt": "CAFFE"}  # fmt: skip
-FRONTENDS = ("ONNX", "TF", "TFLITE", "CAFFE", "MNN")
-SOURCE_ENGINES = {
-    "ONNX": ("onnxruntime", "onnxruntime", "verify"), "TFLITE": ("ai_edge_litert", "LiteRT", "litert"),
-    "TF": ("tensorflow", "TensorFlow", "tf"), "CAFFE": ("cv2", "OpenCV", "caffe"),
-}  # fmt: skip
-"""What runs the models of a framework: package, name, extra that installs it."""
 AUTO_VERIFY_BYTES = 500_000_000  # beyond this `--verify auto` leaves the proof, which loads the model twice, out
 
 
@@ -136,8 +129,12 @@ class Conversion:
 
     def _read(self) -> Graph:
         require_frontend(self.framework)
+        if self.framework != "TORCH" and (self.options.input_type or self.options.input_value):
+            raise UsageError.of(
+                "option-without-effect", "--input-type and --input-value are for TorchScript, which may leave them open"
+            )
         self.progress("read", 0.0)
-        shapes = {**fixed_shapes(self.options.input_config_file), **self.options.input_shape}
+        shapes = self._shapes()
         if self.framework == "MNN":
             graph = self._read_mnn(shapes)
         elif self.framework == "TFLITE":
@@ -152,6 +149,10 @@ class Conversion:
             from mnnconvert.frontends.caffe.reader import read_caffe
 
             graph = read_caffe(self.source, self.options.prototxt, shapes, self.options.batch or 0)
+        elif self.framework == "TORCH":
+            from mnnconvert.frontends.torch.reader import read_torch
+
+            graph = read_torch(self.source, self._torch_inputs(shapes), self.note)
         else:
             from mnnconvert.frontends.onnx.reader import read_onnx
 
@@ -163,6 +164,16 @@ class Conversion:
         self.report.source_bytes = _bytes_on_disk(self.source, graph)
         self.report.nodes_before = sum(len(g.nodes) for g in graph.graphs())
         return graph
+
+    def _shapes(self) -> dict[str, Shape]:
+        """The sizes that inputs are given."""
+        return {**fixed_shapes(self.options.input_config_file), **self.options.input_shape}
+
+    def _torch_inputs(self, shapes: dict[str, Shape]) -> InputOptions:
+        from mnnconvert.frontends.torch.inputs import input_options
+
+        options = self.options
+        return input_options(shapes, options.input_type, options.input_value, options.batch or 0)
 
     def _read_mnn(self, shapes: dict[str, Shape]) -> Graph:
         from mnnconvert.schema.reader import read_model
@@ -304,8 +315,11 @@ class Conversion:
             return None
         from mnnconvert.verification import open_source
 
+        chosen: dict[str, Any] = dict(self.options.chosen)
+        if self.framework == "TORCH":
+            chosen["inputs"] = self._torch_inputs(self._shapes())
         try:
-            self._engine = open_source(self.source, self.framework, chosen=self.options.chosen)
+            self._engine = open_source(self.source, self.framework, chosen=chosen)
         except ConversionError as error:
             if demanded or self.framework != "CAFFE":
                 raise

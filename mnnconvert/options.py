@@ -35,6 +35,8 @@ class ConversionOptions:
     input_config_file: str | None = None
     save_static_model: bool = False
     input_shape: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    input_type: tuple[str, ...] = ()
+    input_value: tuple[str, ...] = ()
     keep_input_format: bool = True
     optimize_level: int = 1
     optimize_prefer: int = 0
@@ -154,6 +156,10 @@ OPTIONS: tuple[Option, ...] = (
     _option("--batch", "batch", "int", SIZES, "replace an unknown batch size", low=1, metavar="N"),
     _option("--input-shape", "input_shape", "shapes", SIZES, "fix the sizes of one input (repeatable)",
             metavar="NAME:1x3x224x224"),
+    _option("--input-type", "input_type", "texts", SIZES, "element type of one input of a TorchScript (repeatable)",
+            metavar="NAME:TYPE"),
+    _option("--input-value", "input_value", "texts", SIZES,
+            "make an input of a TorchScript that is a number a constant (repeatable)", metavar="NAME:NUMBER"),
     _option("--inputConfigFile", "input_config_file", "path", SIZES, "file that fixes the sizes of inputs",
             metavar="FILE"),
     _option("--saveStaticModel", "save_static_model", "flag", SIZES, "write a model of fixed sizes"),

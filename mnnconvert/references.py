@@ -107,6 +107,17 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
     ("missing-weights", "A layer of the prototxt has no trained weights in the .caffemodel, where they are found by "
      "the name of the layer.",
      "Give the .caffemodel that was trained with this net, and leave the names of layers as they were."),
+    ("bad-torch-file", "The file is no TorchScript and no exported program, or is damaged.",
+     "Save the model again with torch.jit.save or torch.export.save; the message says what torch does not like."),
+    ("weights-without-network", "The file holds the weights of a Torch model by name, not what is computed with them.",
+     "Build the network in Python, load the weights, and give the module to mnnconvert.convert, or save it whole."),
+    ("pickled-object", "The file is a pickled Python object, and to load one runs the code in it, which is never done.",
+     "Load it yourself where you trust it, and give the module to mnnconvert.convert, or save it whole."),
+    ("torch-export-failed", "The network cannot be followed without running it: a choice or size depends on data in "
+     "a way that torch.export does not accept, or it fails with inputs of these sizes.",
+     "Check --input-shape, --input-type and --input-value; let torch.cond or torch.where choose what data decides."),
+    ("state-forgotten", "The model keeps values from run to run. Converted, it starts each run from those in the file.",
+     "Make the values that are kept inputs and outputs of forward."),
     ("missing-extra", "Reading this format needs a package that is not installed.",
      "Install the extra that the hint names, for example pip install 'mnnconvert[tflite]'."),
     # what can be converted

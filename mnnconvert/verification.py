@@ -12,6 +12,7 @@ import numpy as np
 
 from mnnconvert.errors import ConversionError, UsageError, unreadable
 from mnnconvert.feeding import made_up, read_feeds
+from mnnconvert.frameworks import SUFFIXES
 from mnnconvert.ir import Graph, Shape
 from mnnconvert.ir.types import merge
 from mnnconvert.options import ConversionOptions
@@ -28,6 +29,7 @@ from mnnconvert.verify.opencv_engine import OpenCvEngine
 from mnnconvert.verify.recorded import recorded_case
 from mnnconvert.verify.scores import Score, load_function, score
 from mnnconvert.verify.tensorflow_engine import TensorFlowEngine
+from mnnconvert.verify.torch_engine import TorchEngine
 from mnnconvert.verify.verification import VerificationResult, first_accepted, verify_engines
 
 if TYPE_CHECKING:
@@ -36,10 +38,10 @@ if TYPE_CHECKING:
 Feeds = Mapping[str, Any]
 ANY_ERROR = sys.float_info.max  # measured, not judged
 ENGINES: dict[str, Callable[..., Engine]] = {
-    "ONNX": OnnxRuntimeEngine, "TFLITE": LiteRtEngine, "TF": TensorFlowEngine, "CAFFE": OpenCvEngine,
+    "ONNX": OnnxRuntimeEngine, "TFLITE": LiteRtEngine, "TF": TensorFlowEngine, "TORCH": TorchEngine,
+    "CAFFE": OpenCvEngine,
     "MNN": lambda path, **_: SessionEngine(load(path)),
 }  # fmt: skip
-TENSORFLOW = (".pb", ".keras", ".h5", ".hdf5")  # suffixes of its files
 
 
 def open_source(
@@ -48,27 +50,24 @@ def open_source(
     *,
     threads: int = 1,
     optimize: bool = False,
-    chosen: Mapping[str, str] | None = None,
+    chosen: Mapping[str, Any] | None = None,
 ) -> Engine:
-    """onnxruntime for ONNX, LiteRT for TFLite, TensorFlow for its own, OpenCV for Caffe, our executor for MNN.
+    """onnxruntime for ONNX, LiteRT for TFLite, TensorFlow and torch for their own, OpenCV for Caffe, ours for MNN.
 
     `source-engine-missing` for anything else. Where the framework is not given, the suffix tells it. `optimize` lets
     the engine be as fast as it can. `chosen` is what else tells the model: the `prototxt` of Caffe weights, the
-    `signature` of a SavedModel.
+    `signature` of a SavedModel, the `inputs` (InputOptions) of a TorchScript.
     """
     try:
         path.stat()
     except OSError as error:
         raise unreadable(path, error) from error
-    suffix = path.suffix.lower()
-    tensorflow = path.is_dir() or suffix in TENSORFLOW
-    framework = framework or ("TF" if tensorflow else "CAFFE" if suffix == ".caffemodel" else suffix[1:].upper())
-    open_engine = ENGINES.get(framework)
+    open_engine = ENGINES.get(framework or ("TF" if path.is_dir() else SUFFIXES.get(path.suffix.lower(), "")))
     if open_engine is None:
         raise ConversionError.of(
             "source-engine-missing",
             f"no engine here runs '{path.name}'",
-            hint="an .onnx, .tflite, .pb, .keras, .caffemodel or .mnn file, or a SavedModel folder",
+            hint="an .onnx, .tflite, .pb, .keras, .pt, .pt2, .caffemodel or .mnn file, or a SavedModel folder",
             file=path,
         )
     return open_engine(path, threads=threads, optimize=optimize, **(chosen or {}))
@@ -254,9 +253,15 @@ def choose_feeds(
 
 
 def _common_inputs(reference: Engine, candidate: Engine) -> list[TensorInfo]:
-    """The inputs of the reference, with the sizes that the candidate fixes."""
+    """The inputs of the reference, with the sizes that the candidate fixes, and its types where only it knows them."""
     fixed = {info.name: info.shape for info in candidate.inputs}
-    return [replace(info, shape=_common_shape(info.shape, fixed.get(info.name, ()))) for info in reference.inputs]
+    kinds = {info.name: info.dtype for info in candidate.inputs}
+    return [
+        replace(
+            info, shape=_common_shape(info.shape, fixed.get(info.name, ())), dtype=info.dtype or kinds.get(info.name)
+        )
+        for info in reference.inputs
+    ]
 
 
 def _common_shape(shape: Shape | None, fixed: Shape | None) -> Shape | None:

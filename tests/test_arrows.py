@@ -18,6 +18,7 @@ ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "option_types": BASE,
     "options": BASE | {"option_types"},
+    "frameworks": BASE,
     "references": BASE,
     "ir": BASE,
     "ops": BASE | {"ir"},

@@ -28,13 +28,24 @@ NODES_NAMED = 3  # nodes named per unsupported op
 
 
 class Importer:
-    """Translates one model. `sizes` fixes input shapes by name, `batch` an open first size."""
+    """Translates one model. `shapes` fixes input shapes by name, `batch` an open first size.
 
-    def __init__(self, model: Any, folder: Path, shapes: Mapping[str, Shape] | None = None, batch: int = 0):
+    `tensors` is the content of initializers of the main graph that do not hold it themselves.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        folder: Path,
+        shapes: Mapping[str, Shape] | None = None,
+        batch: int = 0,
+        tensors: Mapping[str, Tensor] | None = None,
+    ):
         self.model = model
         self.folder = folder
         self.shapes = dict(shapes or {})
         self.batch = batch
+        self.tensors = dict(tensors or {})
         self.opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
         self.functions = {(f.domain, f.name): f for f in model.functions}
         self.problems: list[Diagnostic] = []
@@ -49,6 +60,7 @@ class Importer:
         builder = Builder(Graph(name=proto.name))
         builder.graph.metadata = {p.key: p.value for p in self.model.metadata_props}
         scope = Scope(self, builder, proto.initializer, proto.sparse_initializer)
+        scope.tensors.update(self.tensors)
         scope.declare(proto)
         self._check_shape_names(proto)
         for info in proto.input:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -120,9 +121,14 @@ def identity(b: Builder, n: OnnxNode) -> Value:
 
 @onnx_op("Constant", limits="no strings and no sparse tensors")
 def constant(b: Builder, n: OnnxNode) -> Value:
-    """A constant given as a tensor is treated like an initializer, so that rules find it in its source element type."""
+    """A constant is treated like an initializer, so that rules find it in its source element type."""
+    from onnx import numpy_helper
+
     if n.has_attr("value"):
-        return _stored(b, n)
+        attribute = next(a for a in n.proto.attribute if a.name == "value")
+        if attribute.ref_attr_name:
+            return b.constant(_lenient(ArrayTensor(n.attr("value")), n.name))
+        return _stored(b, n, attribute.t)
     for name, dtype in (
         ("value_float", np.float32),
         ("value_int", np.int64),
@@ -130,18 +136,14 @@ def constant(b: Builder, n: OnnxNode) -> Value:
         ("value_ints", np.int64),
     ):
         if n.has_attr(name):
-            array = np.asarray(n.attr(name), dtype)
-            return b.constant(_lenient(ArrayTensor(array), n.name))
+            return _stored(b, n, numpy_helper.from_array(np.asarray(n.attr(name), dtype)))
     raise n.refuse("a Constant holds strings or a sparse tensor, which MNN does not have", reference="unsupported-type")
 
 
-def _stored(b: Builder, n: OnnxNode) -> Value:
+def _stored(b: Builder, n: OnnxNode, tensor: Any) -> Value:
     output = n.proto.output[0]
-    attribute = next(a for a in n.proto.attribute if a.name == "value")
-    if attribute.ref_attr_name:
-        return b.constant(_lenient(ArrayTensor(n.attr("value")), output))
-    n.scope.initializers[output] = attribute.t
-    return b.constant(_lenient(tensor_of(attribute.t, n.scope.importer.folder), output))
+    n.scope.initializers[output] = tensor
+    return b.constant(_lenient(tensor_of(tensor, n.scope.importer.folder), output))
 
 
 def _lenient(tensor: Tensor, name: str) -> Tensor:

@@ -1,0 +1,54 @@
+"""Our own translations of operators of torch into ONNX nodes, for those that torch's exporter lacks or gets wrong.
+
+A translation is a function that writes nodes and gives their result. It is called while the exporter walks the program,
+with values of onnx_ir for tensors and plain Python for all else, in the order of the operator's schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+TRANSLATIONS: dict[str, Callable[..., Any]] = {}
+"""By name, such as "aten::add.Tensor"."""
+
+
+def translates(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        TRANSLATIONS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def node(op: str, inputs: Sequence[Any], domain: str = "", **attributes: Any) -> Any:
+    """The result of a node that is written here; a number among the operands becomes a constant."""
+    import onnx_ir as ir
+    from torch.onnx._internal.exporter import _core
+
+    tracer = _core.current_tracer
+    made = ir.node(op, list(inputs), attributes, domain=domain, version=1 if domain else tracer.opset.version)
+    tracer.nodes.append(made)
+    return made.outputs[0]
+
+
+def coded(codes: Any, scale: Any, zero: Any, block: int, lowest: int = -128, highest: int = 127) -> Any:
+    """(codes - zero) * scale for a matrix with a scale for every `block` numbers of a row; a constant keeps its codes.
+
+    int8 codes within -8 .. 7 are marked as codes of 4 bits.
+    """
+    if (lowest, highest) == (-8, 7):
+        codes.metadata_props["bits"] = "4"
+    operands = (codes, scale) if zero is None else (codes, scale, zero)
+    return node("DequantizeLinear", operands, "com.microsoft", axis=1, block_size=block)
+
+
+@translates("torchao::dequantize_affine")
+def dequantize_affine(
+    codes: Any, block: Sequence[int], scale: Any, zero: Any, kind: int, lowest: int | None = None,
+    highest: int | None = None, output: int = -1,
+) -> Any:  # fmt: skip
+    """Codes of a matrix with scales per row, or per block of a row."""
+    if len(block) != 2 or block[0] != 1:
+        raise ValueError(f"blocks of {list(block)} codes")
+    return coded(codes, scale, zero, block[1], lowest or 0, highest or 0)
