@@ -44,8 +44,12 @@ class Attention(Op):
             raise ValueError("attention takes float32 operands q, k, v, a mask, and sinks")
         if any(x.shape is not None and len(x.shape) != 4 for x in (q, k, v)):
             raise ValueError("q, k and v have four axes: batch, position, head, element")
+        if len(rest) > 1 and rest[1].shape is not None and len(rest[1].shape) != 1:
+            raise ValueError("sinks have one axis: head")
         if q.shape is None:
             return Spec(q.dtype)
+        if len(rest) > 1 and rest[1].shape is not None:
+            _agree(q.shape[2:3], rest[1].shape)
         batch, queries, heads, depth = q.shape
         if k.shape is not None and v.shape is not None:
             _agree(k.shape[:3], v.shape[:3])
