@@ -30,8 +30,8 @@ ROOMS: dict[str, set[str]] = {
 }
 """Room or module -> what it may know. The interface sits on top of all rooms, and `cli` on top of the interface."""
 INTERFACE = {
-    "api", "bisection", "calibration", "compression", "conversion", "describe", "feeding", "reproduction",
-    "verification", "weights",
+    "api", "bisection", "calibration", "compression", "conversion", "describe", "feeding", "llm", "llm_session",
+    "perplexity", "reproduction", "verification", "weights",
 }  # fmt: skip
 ROOMS |= dict.fromkeys(INTERFACE, set(ROOMS) | INTERFACE)
 ROOMS["root"] = set(ROOMS)

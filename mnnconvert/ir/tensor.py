@@ -291,7 +291,9 @@ def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
         return CodedTensor(tensor.coded, shape)
     if isinstance(tensor, CodedLater):
         return replace(tensor, shape=shape)
-    return HalfTensor(reshaped(tensor.stored, shape)) if isinstance(tensor, HalfTensor) else ReshapedTensor(tensor, shape)
+    if isinstance(tensor, HalfTensor):
+        return HalfTensor(reshaped(tensor.stored, shape))
+    return ReshapedTensor(tensor, shape)
 
 
 def is_coded(tensor: Tensor | None) -> bool:
@@ -307,6 +309,9 @@ def row_blocks(tensor: Tensor, rows: int) -> Iterator[np.ndarray]:
         yield from row_blocks(tensor.source, rows)
     elif isinstance(tensor, TransposedMatrix) and tensor.shape[0] == rows:
         yield from tensor.row_blocks()
+    elif isinstance(tensor, CodedLater):
+        coded, step = tensor.make(), max(1, CHUNK // max(1, 4 * tensor.form.shape[1]))
+        yield from (coded.decode_rows(i, min(i + step, rows)) for i in range(0, rows, step))
     elif isinstance(tensor, CastTensor):
         yield from (block.astype(tensor.dtype) for block in row_blocks(tensor.source, rows))
     else:

@@ -57,9 +57,13 @@ class ExternalFile:
             self.size += sum(p.nbytes for p in parts)
         return np.array([self.placed[key], *(p.nbytes for p in parts)], np.int64)
 
-    def write(self, stream: BinaryIO) -> None:
+    def write(self, stream: BinaryIO, progress: Callable[[float], None] | None = None) -> None:
         """Stream all parts in order."""
+        written = 0
         for part in self.parts:
+            written += part.nbytes
+            if progress is not None:
+                progress(written / self.size)
             if isinstance(part, np.ndarray):
                 ArrayTensor(part).write_to(stream)
             else:

@@ -6,27 +6,26 @@ first row of which logits are wanted. Keys and values of earlier calls are kept 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
-from mnnconvert.frontends.common.compose import apply, calc, cast, choose, reshape
-from mnnconvert.frontends.common.moves import FAR, permuted, sliced, unsqueezed
-from mnnconvert.frontends.common.run_time import count_up, element
+from mnnconvert.errors import ConversionError, Diagnostic
+from mnnconvert.frontends.common.compose import apply, calc, cast, reshape
+from mnnconvert.frontends.common.moves import FAR, sliced
 from mnnconvert.frontends.llm.rotary import Rotary
 from mnnconvert.ir import F32, I32, Builder, Graph, Tensor, Value
 from mnnconvert.ir.tensor import reshaped
+from mnnconvert.ir.types import format_shape
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.attention import Attention
 from mnnconvert.ops.convolution import Convolution
+from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.normalization import LayerNorm
 from mnnconvert.ops.shape import Reshape
 from mnnconvert.ops.slicing import StridedSlice
 
-HIDDEN = -1e30  # added to the scores of keys that a window leaves out
 INPUTS = ("input_ids", "attention_mask", "position_ids", "logits_index")
 
 
@@ -65,17 +64,24 @@ class Decoder:
     embedding_scale: float = 1.0
     score_scale: float = 0.0
     logit_cap: float = 0.0
+    notes: tuple[Diagnostic, ...] = ()
+
+    @property
+    def window(self) -> int:
+        """The window of those layers that have one, 0 where none has."""
+        return max(self.windows)
 
     @property
     def layers(self) -> int:
         return len(self.windows)
 
 
-def decoder_graph(decoder: Decoder, weights: Weights, progress: Callable[[float], None] | None = None) -> Graph:
+def decoder_graph(decoder: Decoder, weights: Weights) -> Graph:
     """Embeddings [S,1,width], mask [1,1,S,T], positions int32 [1,S], first row int32 [1] -> logits [1,rows,vocabulary].
 
     The mask is float and added to scores; T counts the keys of earlier calls too. Rows before the first are left out,
-    and a negative one counts from the end.
+    and a negative one counts from the end. Where layers have a window the mask is [2,1,1,S,T]: that of the layers
+    without, and that of those with one.
     """
     made = _Decoder(decoder, weights)
     made.build()
@@ -88,19 +94,20 @@ class _Decoder:
     def __init__(self, decoder: Decoder, weights: Weights):
         self.decoder, self.weights, self.b = decoder, weights, Builder()
         self.b.graph.source = "ONNX"
-        shapes = ("tokens", 1, decoder.width), (1, 1, "tokens", "keys"), (1, "tokens"), (1,)
+        mask = (1, 1, "tokens", "keys")
+        shapes = ("tokens", 1, decoder.width), (2, 1, *mask[1:]) if decoder.window else mask, (1, "tokens"), (1,)
         kinds = F32, F32, I32, I32
         self.embedded, self.mask, self.positions, self.first = (
             self.b.input(*each) for each in zip(INPUTS, kinds, shapes, strict=True)
         )
         self._turns: dict[Rotary, tuple[Value, Value]] = {}
-        self._masks: dict[int, Value] = {0: self.mask}
+        self._masks: dict[int, Value] = {} if decoder.window else {0: self.mask}
 
     def build(self) -> None:
         b, decoder = self.b, self.decoder
         x = reshape(b, self.embedded, (1, -1, decoder.width))
         if decoder.embedding_scale != 1:
-            x = calc(b, "MUL", x, np.float32(decoder.embedding_scale))
+            x = calc(b, "MUL", x, decoder.embedding_scale)
         for number in range(decoder.layers):
             with b.at(f"layers.{number}"):
                 x = self._layer(x, number)
@@ -127,9 +134,9 @@ class _Decoder:
         if decoder.head_norms:
             q, k = self._norm(q, f"{key}.q_norm"), self._norm(k, f"{key}.k_norm")
         q, k = (self._rotated(y, decoder.rotary[number]) for y in (q, k))
-        scale = decoder.score_scale * decoder.size**0.5
+        scale = decoder.score_scale * float(decoder.size) ** 0.5
         if scale and scale != 1:  # the runtime does not look at a scale of the op
-            q = calc(b, "MUL", q, np.float32(scale))
+            q = calc(b, "MUL", q, scale)
         op = Attention(kv_cache=True, layer_index=number)
         mixed = b.add(op, q, k, v, self._mask(decoder.windows[number]), name=f"{key}.attention")
         return self._linear(mixed, f"{key}.o_proj", decoder.width)
@@ -163,15 +170,19 @@ class _Decoder:
         b, inputs = self.b, x.shape[-1] if x.shape else None
         tensor = self.weights.matrix(name)
         weight = b.constant(reshaped(tensor, (*tensor.shape, 1, 1)), f"{name}.weight")
-        has_bias = self.weights.has(f"{name}.bias")
-        bias = self.weights.vector(f"{name}.bias") if has_bias else np.zeros(outputs, np.float32)
-        assert tensor.shape == (outputs, inputs), (name, tensor.shape, outputs, inputs)
+        bias = (
+            self.weights.vector(f"{name}.bias") if self.weights.has(f"{name}.bias") else np.zeros(outputs, np.float32)
+        )
+        if tensor.shape != (outputs, inputs) or bias.shape != (outputs,):
+            raise ConversionError.of("bad-checkpoint", f"'{name}' is {list(tensor.shape)}, not {[outputs, inputs]}")
         rows = b.add(Reshape((-1, inputs, 1, 1)), x)  # type: ignore[arg-type]
         y = b.add(Convolution(), rows, weight, b.constant(bias, f"{name}.bias"), name=name)
         return reshape(b, y, (1, -1, outputs))
 
     def _norm(self, x: Value, name: str) -> Value:
         gain = self.weights.vector(name) + np.float32(self.decoder.norm_offset)
+        if x.shape is None or gain.shape != x.shape[-1:]:
+            raise ConversionError.of("bad-checkpoint", f"'{name}' has {gain.size} elements for {format_shape(x.shape)}")
         op = LayerNorm(axes=(-1,), epsilon=self.decoder.epsilon, rms=True)
         return self.b.add(op, x, self.b.constant(gain), self.b.constant(np.zeros_like(gain)), name=name)
 
@@ -179,7 +190,7 @@ class _Decoder:
         cap = self.decoder.logit_cap
         if not cap:
             return logits
-        return calc(self.b, "MUL", apply(self.b, "TANH", calc(self.b, "MUL", logits, np.float32(1 / cap))), np.float32(cap))
+        return calc(self.b, "MUL", apply(self.b, "TANH", calc(self.b, "MUL", logits, 1 / cap)), cap)
 
     def _rotated(self, x: Value, rotary: Rotary) -> Value:
         """Pairs (x[i], x[i + n]) of the first 2 n elements of every head, turned by their angles."""
@@ -199,22 +210,12 @@ class _Decoder:
             angles = calc(b, "MUL", at, np.asarray(rotary.frequencies, np.float32))
             cos, sin = (apply(b, name, angles) for name in ("COS", "SIN"))
             if rotary.scale != 1:
-                cos, sin = (calc(b, "MUL", y, np.float32(rotary.scale)) for y in (cos, sin))
+                cos, sin = (calc(b, "MUL", y, rotary.scale) for y in (cos, sin))
             self._turns[rotary] = cos, sin
         return self._turns[rotary]
 
     def _mask(self, window: int) -> Value:
-        """The mask of a layer: the one that is given, or where queries see `window` keys one made of positions."""
+        """The mask of a layer with this window."""
         if window not in self._masks:
-            self._masks[window] = self._window(window)
+            self._masks[window] = self.b.add(GatherV2(), self.mask, self.b.ints(int(window > 0)), self.b.ints(0))
         return self._masks[window]
-
-    def _window(self, window: int) -> Value:
-        b = self.b
-        flat = reshape(b, self.positions, (-1,))
-        last = b.add(StridedSlice(), flat, b.ints([-1]), b.ints([FAR]), b.ints([0]), b.ints([1]))
-        keys = count_up(b, calc(b, "ADD", reshape(b, last, ()), 1))
-        behind = calc(b, "SUB", unsqueezed(b, flat, 1), unsqueezed(b, keys, 0))
-        seen = calc(b, "MUL", calc(b, "GREATER_EQUAL", behind, 0), calc(b, "LESS", behind, window))
-        added = calc(b, "MUL", cast(b, calc(b, "SUB", seen, 1), F32), np.float32(-HIDDEN))
-        return unsqueezed(b, added, 0, 1)

@@ -58,9 +58,9 @@ class GgufFile:
             return tensor
         block = BLOCKS.get(entry.kind)
         if block is None:
-            raise ConversionError.of("llm-unsupported", f"'{name}' has the GGUF type {entry.kind}, which has no form in "
-                                     "MNN's files", hint=f"F32, F16, BF16 and {', '.join(b.name for b in BLOCKS.values())} have",
-                                     file=self.path)  # fmt: skip
+            known = ", ".join(("F32", "F16", "BF16", *(b.name for b in BLOCKS.values())))
+            problem = f"'{name}' has the GGUF type {entry.kind}, which is not known here"
+            raise ConversionError.of("llm-unsupported", problem, hint=f"{known} are", file=self.path)
         if len(entry.shape) != 2 or entry.shape[1] % block.size:
             self._bad(f"'{name}' of {list(entry.shape)} is not made of {block.name} blocks")
         rows, columns = entry.shape

@@ -23,8 +23,8 @@ class Rotary:
 def rotary(size: int, base: float, scaling: Mapping[str, Any] | None = None, positions: int = 0) -> Rotary:
     """The rotation of the first `size` elements of a head: frequencies base^(-2i / size), i = 0 .. size / 2 - 1.
 
-    `scaling` is `rope_scaling` of a configuration: its type is default, linear, llama3 or yarn; any other is refused
-    (`llm-unsupported`). `positions` is the trained context where the scaling does not name it.
+    `scaling` is `rope_scaling` of a configuration: its type is default, linear, llama3, yarn or longrope; any other is
+    refused (`llm-unsupported`). `positions` is the trained context where the scaling does not name it.
     """
     plain = base ** (-np.arange(0, size, 2) / size)
     settings = dict(scaling or {})
@@ -33,12 +33,16 @@ def rotary(size: int, base: float, scaling: Mapping[str, Any] | None = None, pos
         return Rotary(tuple(plain.tolist()))
     if kind == "linear":
         return Rotary(tuple((plain / settings["factor"]).tolist()))
+    if kind == "factors":  # of GGUF files
+        return Rotary(tuple((plain / np.asarray(settings["factors"])).tolist()))
+    if kind == "longrope":
+        return _longrope(plain, settings, positions)
     if kind == "llama3":
         return Rotary(tuple(_llama3(plain, settings).tolist()))
     if kind == "yarn":
         return _yarn(plain, size, base, settings, positions)
     raise ConversionError.of("llm-unsupported", f"positions are scaled by '{kind}', which is not known here",
-                             hint="default, linear, llama3 and yarn are")  # fmt: skip
+                             hint="default, linear, llama3, yarn and longrope are")  # fmt: skip
 
 
 def _llama3(plain: np.ndarray, settings: Mapping[str, Any]) -> np.ndarray:
@@ -55,8 +59,8 @@ def _llama3(plain: np.ndarray, settings: Mapping[str, Any]) -> np.ndarray:
 
 
 def _yarn(plain: np.ndarray, size: int, base: float, settings: Mapping[str, Any], positions: int) -> Rotary:
-    """YaRN (arXiv 2309.00071, section 3.2): pairs that turn more than beta_fast times in the trained context stay, those
-    below beta_slow are stretched, with a ramp over the pairs between; attention is scaled by 0.1 ln(factor) + 1."""
+    """YaRN (arXiv 2309.00071, section 3.2): pairs that turn more than beta_fast times in the trained context stay,
+    those below beta_slow are stretched, with a ramp between; attention is scaled by 0.1 ln(factor) + 1."""
     context = float(settings.get("original_max_position_embeddings") or positions)
     factor = float(settings["factor"])
 
@@ -72,3 +76,13 @@ def _yarn(plain: np.ndarray, size: int, base: float, settings: Mapping[str, Any]
     if scale is None:
         scale = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
     return Rotary(tuple((plain / factor * ramp + plain * (1 - ramp)).tolist()), float(scale))
+
+
+def _longrope(plain: np.ndarray, settings: Mapping[str, Any], positions: int) -> Rotary:
+    """LongRoPE (arXiv 2402.13753): a factor for each pair. Those for texts within the trained context are taken."""
+    context = float(settings["original_max_position_embeddings"] or positions)
+    stretch = float(settings.get("factor") or positions / context)
+    scale = settings.get("attention_factor")
+    if scale is None:
+        scale = math.sqrt(1 + math.log(stretch) / math.log(context)) if stretch > 1 else 1.0
+    return Rotary(tuple((plain / np.asarray(settings["short_factor"])).tolist()), float(scale))
