@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from mnnconvert.errors import ConversionError, Diagnostic, UsageError
-from mnnconvert.frontends.llm.block import Decoder, decoder_graph
+from mnnconvert.frontends.llm.block import decoder_graph
 from mnnconvert.frontends.llm.checkpoint import EMBEDDING, HEAD, Checkpoint, open_checkpoint
 from mnnconvert.frontends.llm.families import decoder_of
 from mnnconvert.frontends.llm.tokenizer import Tokenizer, read_tokenizer
@@ -95,9 +95,12 @@ def convert_llm(
 
     Raises `bad-checkpoint`, `llm-unsupported`, `missing-file`, `unwritable-output`, and what quantizers refuse.
     """
-    return _LlmConversion(
-        Path(source), Path(target), options or LlmOptions(), progress or (lambda stage, part: None)
-    ).run()
+    conversion = _LlmConversion(Path(source), Path(target), options or LlmOptions(), progress or _quiet)
+    return conversion.run()
+
+
+def _quiet(stage: str, fraction: float) -> None:
+    """Nobody watches."""
 
 
 class _LlmConversion:
@@ -135,7 +138,7 @@ class _LlmConversion:
             table = self._embeddings(folder)
             tokenizer.write(folder / TOKENIZER, folder / TOKENIZER_JSON)
             _write_json(folder / CONFIG, self._described(tokenizer, table))
-            _write_json(folder / "config.json", runtime_settings(self.checkpoint))
+            _write_json(folder / "config.json", runtime_settings())
             self.report.files = sorted(path.name for path in folder.iterdir())
             self.report.target_bytes = _bytes_of(folder)
         self.report.source_bytes = _bytes_of(self.source)
@@ -210,33 +213,35 @@ def coded_later(name: str, tensor: Tensor, setting: Setting) -> CodedLater:
     rows, columns = tensor.shape
     block = fitting_block(columns, setting.block) if setting.block else 0
     if block < 0:
-        raise ConversionError.of("llm-block", f"no block of up to {setting.block} divides the {columns} inputs of '{name}'",
-                                 hint="choose --quant_block so that it does, or 0 for one scale per row")  # fmt: skip
+        problem = f"no block of up to {setting.block} divides the {columns} inputs of '{name}'"
+        raise ConversionError.of("llm-block", problem, hint="choose --quant_block so that it does, or 0 for none")
     settled = replace(setting, block=block)
     form = CodedForm((rows, columns), setting.bits, columns // block if block else 1, setting.symmetric)
     return CodedLater(tensor, (rows, columns), form, lambda: code_rows(tensor, rows, settled))
 
 
 def table_in(model: Path) -> list[int]:
-    """Where rows of the head's codes lie in the weights of a written model: [first byte of codes, first byte of numbers,
-    bytes of numbers, bits, block]."""
+    """Where the codes of the head lie in the weights of a written model: first byte of codes, first byte of numbers,
+    bytes of numbers, bits, block."""
     from mnnconvert.schema import flatbuffer, tables
     from mnnconvert.schema.writer import map_file
 
-    net = flatbuffer.read(map_file(model), tables.Net)
-    convolution = next(op.main for op in net.oplists if op.name == HEAD)
-    common, quan = convolution.common, convolution.quanParameter
-    offset, codes, numbers = (int(n) for n in convolution.external[:3])
-    pairs = 4 if quan.readType == 0 else 8
-    blocks = numbers // pairs // common.outputCount
-    form = CodedForm((common.outputCount, common.inputCount), quan.aMaxOrBits, blocks, quan.readType == 0)
+    net: Any = flatbuffer.read(map_file(model), tables.Net)
+    head = next(op.main for op in net.oplists if op.name == HEAD)
+    common, quan = head.common, head.quanParameter
+    offset, codes, numbers = (int(n) for n in head.external[:3])
+    symmetric = quan.readType == 0
+    blocks = numbers // (4 if symmetric else 8) // common.outputCount
+    form = CodedForm((common.outputCount, common.inputCount), quan.aMaxOrBits, blocks, symmetric)
     return [offset + form.nbytes_head, offset + codes, numbers, form.bits, form.block]
 
 
-def runtime_settings(checkpoint: Checkpoint) -> dict[str, Any]:
-    """config.json of the runtime, for people to change: it is greedy unless they do."""
+def runtime_settings() -> dict[str, Any]:
+    """config.json of the runtime, for people to change: greedy, and with weights that stay codes. What these are
+    multiplied with is rounded to 8 bits then; by blocks (`dynamic_option` 2), as outliers would drown a whole row."""
     return {"llm_model": MODEL, "llm_weight": f"{MODEL}.weight", "backend_type": "cpu", "thread_num": 4,
-            "precision": "low", "memory": "low", "sampler_type": "greedy", "max_new_tokens": 512}  # fmt: skip
+            "precision": "low", "memory": "low", "dynamic_option": 2, "sampler_type": "greedy",
+            "max_new_tokens": 512}  # fmt: skip
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Runs the folder of a language model on our engine: embeddings, masks and positions around the session of its graph."""
+"""Runs the folder of a language model on our engine: embeddings, masks and positions around a session."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import numpy as np
 
 from mnnconvert.errors import ConversionError, UsageError
 from mnnconvert.frontends.llm.block import INPUTS
+from mnnconvert.frontends.llm.checkpoint import HEAD
 from mnnconvert.frontends.llm.safetensors import read_json
 from mnnconvert.ir import CodedTensor, CodedWeights, FileTensor, Graph
-from mnnconvert.llm import CONFIG, EMBEDDINGS, HEAD, MODEL
+from mnnconvert.llm import CONFIG, EMBEDDINGS, MODEL
 from mnnconvert.runtime_ref.session import Session
 from mnnconvert.schema.reader import read_model
 
@@ -53,16 +54,16 @@ class LlmSession:
         """How many tokens there are."""
         return self._table.rows
 
-    def logits(self, tokens: Sequence[int], every: bool = False) -> np.ndarray:
-        """Scores float32 [rows, vocabulary] of what follows these tokens, which come after those of earlier calls.
+    def logits(self, tokens: Sequence[int], rows: int = 1) -> np.ndarray:
+        """Scores float32 [rows, vocabulary] of what follows the last `rows` of these tokens (0: of each of them).
 
-        One row, for the last of them, or with `every` one for each. Raises `bad-input` for a token that there is none.
+        The tokens come after those of earlier calls. Raises `bad-input` for a token that there is none.
         """
         ids = np.asarray(tokens, np.int64)
         if ids.ndim != 1 or not ids.size or ids.min() < 0 or ids.max() >= self.vocabulary:
             raise UsageError.of("bad-input", f"tokens are numbers from 0 to {self.vocabulary - 1}")
         positions = np.arange(self.past, self.past + ids.size, dtype=np.int32)
-        first = np.array([0 if every else -1], np.int32)
+        first = np.array([-rows], np.int32)
         feeds = self._table.look_up(ids)[:, None], self._mask(positions), positions[None], first
         result = self._session.run(dict(zip(INPUTS, feeds, strict=True)))["logits"]
         self.past += ids.size

@@ -8,7 +8,9 @@ from typing import Any
 from mnnconvert.frontends.llm.sentencepiece import CONTROL, UNKNOWN, USER, Piece
 
 WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+ENGLISH = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+OTHERS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = ENGLISH + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + OTHERS
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 SPACE = "\u2581"  # what SentencePiece writes for a space
 PATTERNS: dict[str, tuple[str, bool]] = {
@@ -56,7 +58,7 @@ def sentencepiece_document(pieces: Sequence[Piece], prefix: Sequence[int], space
 
 
 def merges_of(pieces: Sequence[tuple[str, float, int]]) -> list[str]:
-    """The pairs of pieces (text, score, id) that make a piece, best scores first; of one piece as the parts are ranked."""
+    """The pairs of pieces (text, score, id) that make a piece, those of the best scores first."""
     ids = {text: number for text, _, number in pieces}
     ranked: list[tuple[float, int, int, str]] = []
     for text, score, _ in pieces:
@@ -68,8 +70,8 @@ def merges_of(pieces: Sequence[tuple[str, float, int]]) -> list[str]:
 
 
 def _document(
-    tokens: Sequence[str], merges: Sequence[str], special: Sequence[int], prefix: Sequence[int], words: Any, normal: Any,
-    decoder: Any, extra: Mapping[str, Any],
+    tokens: Sequence[str], merges: Sequence[str], special: Sequence[int], prefix: Sequence[int],
+    words: Any, normal: Any, decoder: Any, extra: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     added = [{"id": i, "content": tokens[i], "single_word": False, "lstrip": False, "rstrip": False,
               "normalized": False, "special": True} for i in special]  # fmt: skip

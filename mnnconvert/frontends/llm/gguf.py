@@ -18,7 +18,7 @@ import numpy as np
 
 from mnnconvert.errors import ConversionError, unreadable
 from mnnconvert.frontends.llm.gguf_blocks import BLOCKS, coded
-from mnnconvert.ir import CodedLater, FileTensor, Tensor
+from mnnconvert.ir import FileTensor, Tensor
 from mnnconvert.ir.tensor import MappedFile
 
 MAGIC = b"GGUF"

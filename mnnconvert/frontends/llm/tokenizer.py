@@ -195,19 +195,19 @@ def _of_gguf(checkpoint: GgufCheckpoint) -> Tokenizer:
     merges = data.get("tokenizer.ggml.merges", []) if kind == "gpt2" else []
     spaced = bool(data.get("tokenizer.ggml.add_space_prefix", True))
     if kind == "llama":
-        document = bytepairs.sentencepiece_document(pieces, prefix, spaced)
+        document: dict[str, Any] | None = bytepairs.sentencepiece_document(pieces, prefix, spaced)
     else:
         document = bytepairs.document(str(data.get("tokenizer.ggml.pre", "default")), tokens, merges, special, prefix)
-    named = [tokens[i] if isinstance(i, int) and i < len(tokens) else "" for i in (bos, eos)]
-    notes = [] if document is not None else [_no_document(data)]
+    first, last = (tokens[i] if isinstance(i, int) and 0 <= i < len(tokens) else "" for i in (bos, eos))
+    notes = [_no_document(data)] if document is None else []
     template = data.get("tokenizer.chat_template") or ""
-    return Tokenizer(pieces, merges, special, sorted(stop), prefix, *named, template, document, notes)
+    return Tokenizer(pieces, merges, special, sorted(stop), prefix, first, last, template, document, notes)
 
 
 def _no_document(data: Mapping[str, Any]) -> Diagnostic:
     name = data.get("tokenizer.ggml.pre")
-    return Diagnostic("llm-tokenizer", f"how texts are cut before pairs are merged ('{name}') is not known here: there is "
-                      "no tokenizer.json", hint="the runtime has its own rule; perplexity needs a tokenizer.json")  # fmt: skip
+    problem = f"how texts are cut before pairs are merged ('{name}') is not known here: there is no tokenizer.json"
+    return Diagnostic("llm-tokenizer", problem, hint="the runtime has a rule of its own; perplexity needs that file")
 
 
 def _on_one_line(text: str) -> str:

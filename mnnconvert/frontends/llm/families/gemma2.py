@@ -1,4 +1,4 @@
-"""Gemma 2: norms before and after, gains that count from 1, scaled embeddings, capped logits, every other layer slides."""
+"""Gemma 2: norms before and after, gains that count from 1, scaled embeddings, capped logits, alternating windows."""
 
 from __future__ import annotations
 

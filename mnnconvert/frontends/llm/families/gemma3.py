@@ -20,8 +20,9 @@ def decoder(config: Config) -> Decoder:
     else:
         full = turning(config, size, GLOBAL_BASE)
         local = turning({}, size, settings={"rope_theta": config.get("rope_local_base_freq") or LOCAL_BASE})
+    layers = range(int(config["num_hidden_layers"]))
     kinds = config.get("layer_types") or [
-        "full_attention" if (i + 1) % pattern == 0 else "sliding_attention" for i in range(int(config["num_hidden_layers"]))
-    ]  # fmt: skip
+        "sliding_attention" if (i + 1) % pattern else "full_attention" for i in layers
+    ]
     rotary = tuple(local if kind == "sliding_attention" else full for kind in kinds)
     return gemma({**config, "layer_types": kinds}, pattern, rotary=rotary, head_norms=True)
