@@ -70,8 +70,10 @@ class LlmSession:
         return np.asarray(result[0])
 
     def _mask(self, positions: np.ndarray) -> np.ndarray:
-        """What is added to scores: [1,1,S,T], or with a window [2,1,1,S,T]."""
-        behind = positions[:, None] - np.arange(positions[-1] + 1)
+        """What is added to scores: [1,1,S,S] for the last keys, as all earlier ones are seen; or with a window, that of
+        layers without and with it, [2,1,1,S,T] for all keys."""
+        first = 0 if self.window else positions[0]
+        behind = positions[:, None] - np.arange(first, positions[-1] + 1)
         full = np.where(behind >= 0, np.float32(0), UNSEEN)
         if not self.window:
             return full[None, None]

@@ -3,7 +3,7 @@
 Two definitions are in use, and numbers of one are not those of the other:
 
 llama.cpp      windows of `window` tokens follow one another; the tokens of the second half of each count, which have
-               half a window before them. Where texts begin with a special token, every window does, in place of its own.
+               half a window before them. Where texts begin with a special token, so does every window.
 Hugging Face   windows of `window` tokens start every `stride` tokens; each token but the first counts once, in the
                first window that holds it.
 """
@@ -65,7 +65,7 @@ def measure(
     first: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Perplexity:
-    """Hugging Face's definition where a `stride` is given, else llama.cpp's, whose windows begin with the token `first`.
+    """By Hugging Face's definition with a `stride`, else by llama.cpp's, whose windows begin with the token `first`.
 
     Raises `bad-input` for windows below 2 tokens, a stride beyond the window, and texts that are too short.
     """

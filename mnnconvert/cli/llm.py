@@ -16,8 +16,8 @@ BITS = "2 to 8, 16 for halves or 32 for floats"
 
 SYNTAX = Syntax(
     usage="mnnconvert llm SRC OUT_DIR [--quant_bit N] [--quant_block N] [--lm_quant_bit N] [--hqq | --sym]",
-    summary="Convert a Hugging Face folder (config.json, safetensors, tokenizer) or a GGUF file to a folder that MNN's\n"
-    "runtime for language models loads. Codes of GGUF, GPTQ and AWQ stay as they are (docs/llm.md).",
+    summary="Convert a Hugging Face folder (config.json, safetensors, tokenizer) or a GGUF file to what MNN's runtime\n"
+    "for language models loads. Codes of GGUF, GPTQ and AWQ stay as they are (docs/llm.md).",
     options=(
         Option("--quant_bit", "quant_bit", "int", "bits of float weights", default=4, low=2, high=32,
                accepts=BITS, metavar="N"),
