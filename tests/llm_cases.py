@@ -1,4 +1,4 @@
-"""Small language models on disk: Hugging Face folders and GGUF files with random weights, and MNN's runtime for them."""
+"""Small language models on disk, with random weights, and MNN's runtime for such models."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def _in_child(code: str, folder: Path, settings: dict, rest: list) -> list:
 
     answer = folder.parent / f"{folder.name}.answer"
     subprocess.run(
-        [sys.executable, "-c", code, str(answer)], input=json.dumps([str(folder), settings, rest]), text=True, timeout=120,
-        check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-c", code, str(answer)], input=json.dumps([str(folder), settings, rest]), text=True,
+        timeout=120, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     with answer.open("rb") as file:
         return pickle.load(file)

@@ -81,3 +81,42 @@ def test_gemma_2_says_that_its_scores_are_not_capped(tmp_path):
     write_tokenizer(tmp_path / "source", 200)
     report = convert_llm(tmp_path / "source", tmp_path / "made", LlmOptions(quant_bit=32))
     assert [d.reference for d in report.diagnostics] == ["llm-score-cap"]
+
+
+GGUF_CASES = {
+    "qwen2": ("Qwen2Config", {}, {}),
+    "qwen3": ("Qwen3Config", {"head_dim": 32, "tie_word_embeddings": True}, {"key_length": 32}),
+    "gemma2": (
+        "Gemma2Config",
+        {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 6, "attn_logit_softcapping": None},
+        {"key_length": 32, "sliding_window": 6, "final_logit_softcapping": 30.0},
+    ),
+    "gemma3": (
+        "Gemma3TextConfig",
+        {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 6, "num_hidden_layers": 7},
+        {"key_length": 32, "sliding_window": 6, "rope_freq_base": 1e6},
+    ),
+    "phi3": ("Phi3Config", {}, {"rope_dimension_count": 16}),
+}
+
+
+@pytest.mark.parametrize("arch", GGUF_CASES)
+def test_a_gguf_file_is_the_same_model_as_the_folder(tmp_path, arch):
+    pytest.importorskip("gguf")
+    from llm_gguf import write_gguf
+
+    kind, changes, extra = GGUF_CASES[arch]
+    model = random_model(kind, changes)
+    model.save_pretrained(tmp_path / "source")
+    write_tokenizer(tmp_path / "source", 200)
+    weights = {name: weight.numpy() for name, weight in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        weights.pop("lm_head.weight")
+    config = model.config.to_dict() | {"rope_theta": 1e4}
+    write_gguf(tmp_path / "m.gguf", weights, config=config, arch=arch, **extra)
+    sources = {"source": "made", "m.gguf": "other"}
+    for source, target in sources.items():
+        convert_llm(tmp_path / source, tmp_path / target, LlmOptions(quant_bit=32))
+    ids = [5, 9, 33, 7, 8, 12, 60, 2, 150, 3]
+    one, other = (LlmSession(tmp_path / n, threads=1).logits(ids, rows=0) for n in sources.values())
+    np.testing.assert_allclose(other, one, atol=1e-5)
