@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -27,6 +28,7 @@ MODEL, CONFIG, EMBEDDINGS, TOKENIZER = "llm.mnn", "llm_config.json", "embeddings
 TOKENIZER_JSON = "tokenizer.json"
 BF16 = np.dtype(ml_dtypes.bfloat16)
 BITS = (2, 3, 4, 5, 6, 7, 8, 16, 32)
+TABLE_BITS = (4, 8)
 Progress = Callable[[str, float], None]
 
 
@@ -119,9 +121,10 @@ class _LlmConversion:
 
     @property
     def shares_table(self) -> bool:
-        """Whether embeddings are read from the coded head of the model."""
-        coded = self.options.bits(HEAD) <= 8 or isinstance(self.checkpoint.matrix(EMBEDDING), CodedLater)
-        return self.decoder.tied and coded and not self.options.seperate_embed
+        """Whether the runtime reads embeddings from the coded head of the model, which it can in some widths."""
+        table = self.checkpoint.matrix(EMBEDDING)
+        bits = table.form.bits if isinstance(table, CodedLater) else self.options.bits(HEAD)
+        return self.decoder.tied and bits in TABLE_BITS and not self.options.seperate_embed
 
     def run(self) -> LlmReport:
         from mnnconvert.passes.pipeline import run_pipeline
@@ -132,6 +135,8 @@ class _LlmConversion:
         tokenizer = read_tokenizer(self.source, self.checkpoint)
         self.report.diagnostics += tokenizer.notes
         graph = decoder_graph(self.decoder, self.weights)
+        if not self.decoder.tied:
+            self.report.parameters += math.prod(self.checkpoint.matrix(EMBEDDING).shape)
         run_pipeline(graph, level=0)
         with staged_folder(self.target, CONFIG) as folder:
             write_model(graph, folder / MODEL, external=True, progress=partial(self.progress, "write"))
@@ -188,7 +193,7 @@ class StoredWeights:
     def matrix(self, name: str) -> Tensor:
         """Codes of the source stay; floats are coded, halved or widened as the options say, when they are written."""
         tensor = self.checkpoint.matrix(name)
-        self.report.parameters += int(np.prod(tensor.shape))
+        self.report.parameters += math.prod(tensor.shape)
         if isinstance(tensor, CodedLater):
             self.report.kept += 1
         else:

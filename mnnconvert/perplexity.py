@@ -4,8 +4,8 @@ Two definitions are in use, and numbers of one are not those of the other:
 
 llama.cpp      windows of `window` tokens follow one another; the tokens of the second half of each count, which have
                half a window before them. Where texts begin with a special token, so does every window.
-Hugging Face   windows of `window` tokens start every `stride` tokens; each token but the first counts once, in the
-               first window that holds it.
+Hugging Face   windows of `window` tokens start every `stride` tokens; each token counts once, in the first window
+               that holds it, unless nothing stands before it there.
 """
 
 from __future__ import annotations
@@ -103,8 +103,9 @@ def sliding(tokens: Sequence[int], window: int, stride: int) -> Iterator[Span]:
     done = 1
     for start in range(0, len(tokens), stride):
         end = min(start + window, len(tokens))
-        if end > done:
-            yield Span(tuple(tokens[start:end]), end - done)
+        counted = min(end - done, end - start - 1)  # nothing stands before the first of a window
+        if counted > 0:
+            yield Span(tuple(tokens[start:end]), counted)
         done = end
         if end == len(tokens):
             return
