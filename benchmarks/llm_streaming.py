@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mnnconvert.quantizers import rtn
+from mnnconvert.quantizers import lsq
 
 WIDTH, INNER, VOCABULARY = 4096, 11008, 32000
 LAYER = {"self_attn.q_proj": (WIDTH, WIDTH), "self_attn.k_proj": (WIDTH, WIDTH), "self_attn.v_proj": (WIDTH, WIDTH),
@@ -84,7 +84,7 @@ def quantizer_seconds(layers: int) -> float:
     for shape, count in counts.items():
         weights = np.random.default_rng(0).standard_normal(shape, np.float32).astype(np.float16)
         started = time.perf_counter()
-        rtn.quantize(weights, BITS, BLOCK, False, False)
+        lsq.quantize(weights, BITS, BLOCK, False, False)
         total += count * (time.perf_counter() - started)
     return total
 

@@ -37,8 +37,8 @@ class LlmOptions:
     """How weights are stored, under the names of MNN's llmexport.
 
     `quant_bit` 2..8 codes with a scale per `quant_block` inputs (0: per row), 16 halves or 32 floats; `lm_quant_bit` is
-    that of the head (None: the same). `hqq` fits offsets iteratively, `sym` does without them. `seperate_embed` writes
-    the table of embeddings also where the head is that table. Weights that a checkpoint has as codes keep these.
+    that of the head (None: the same). Grids are of least squares, with `hqq` HQQ's, with `sym` without offsets.
+    `seperate_embed` writes the table of embeddings also where the head is that table. Codes of the source stay.
     """
 
     quant_bit: int = 4
@@ -60,7 +60,7 @@ class LlmOptions:
     def setting(self, name: str) -> Setting | None:
         """How a weight is coded; None where it is not."""
         bits = self.bits(name)
-        method = "hqq" if self.hqq else "rtn"
+        method = "hqq" if self.hqq else "lsq"
         return Setting(bits, self.quant_block, self.sym, method) if bits <= 8 else None
 
     def bits(self, name: str) -> int:

@@ -16,7 +16,7 @@ from mnnconvert.errors import ConversionError, UsageError
 from mnnconvert.ir import CodedTensor, FileTensor
 from mnnconvert.llm import LlmOptions, convert_llm
 from mnnconvert.llm_session import LlmSession
-from mnnconvert.quantizers import hqq, rtn
+from mnnconvert.quantizers import hqq, lsq
 from mnnconvert.schema.reader import read_model
 from mnnconvert.verify.mnn_engine import MnnEngine
 
@@ -42,9 +42,9 @@ def config_of(folder):
 @pytest.mark.parametrize(
     ("options", "how", "arguments"),
     [
-        ({"quant_bit": 4, "quant_block": 32}, rtn, (4, 32, False, False)),
-        ({"quant_bit": 8, "quant_block": 0}, rtn, (8, 0, False, False)),
-        ({"quant_bit": 3, "quant_block": 32, "sym": True}, rtn, (3, 32, True, False)),
+        ({"quant_bit": 4, "quant_block": 32}, lsq, (4, 32, False, False)),
+        ({"quant_bit": 8, "quant_block": 0}, lsq, (8, 0, False, False)),
+        ({"quant_bit": 3, "quant_block": 32, "sym": True}, lsq, (3, 32, True, False)),
         ({"quant_bit": 4, "quant_block": 32, "hqq": True}, hqq, (4, 32, False, False)),
     ],
 )

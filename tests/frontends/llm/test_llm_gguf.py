@@ -1,6 +1,7 @@
 """GGUF files: every kind of block as the published package decodes it, whole models, and damaged files."""
 
 import random
+import struct
 
 import numpy as np
 import pytest
@@ -94,3 +95,28 @@ def test_other_architectures_and_types_are_refused_by_name(tmp_path):
     writer.close()
     with pytest.raises(ConversionError, match="the architecture 'mamba' is not known"):
         convert_llm(tmp_path / "m.gguf", tmp_path / "made")
+
+
+def bytes_of(tensors):
+    """A file of version 3 with one number and these (name, sizes, type, bytes)."""
+    head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), 1)
+    head += struct.pack("<Q1sII", 1, b"k", 4, 7)
+    body = b""
+    for name, sizes, kind, data in tensors:
+        head += struct.pack(f"<Q{len(name)}sI{len(sizes)}QIQ", len(name), name, len(sizes), *sizes, kind, len(body))
+        body += data + bytes(-len(data) % 32)
+    return head + bytes(-len(head) % 32) + body
+
+
+def test_a_file_made_by_hand_is_read(tmp_path):
+    codes = np.arange(32) % 16
+    q4 = struct.pack("<ee", 0.5, -2) + (codes[:16] | codes[16:] << 4).astype(np.uint8).tobytes()
+    q8 = struct.pack("<e", 0.25) + np.arange(-16, 16, dtype=np.int8).tobytes()
+    floats = np.arange(6, dtype="<f4")
+    tensors = [(b"a", (32, 1), 3, q4), (b"b", (32, 1), 8, q8), (b"c", (3, 2), 0, floats.tobytes())]
+    (tmp_path / "m.gguf").write_bytes(bytes_of(tensors))
+    file = read_gguf(tmp_path / "m.gguf")
+    assert file.metadata == {"k": 7}
+    np.testing.assert_array_equal(file.tensor("a").numpy(), [codes * 0.5 - 2])
+    np.testing.assert_array_equal(file.tensor("b").numpy()[0], np.arange(-16, 16) / 4)
+    np.testing.assert_array_equal(file.tensor("c").numpy(), floats.reshape(2, 3))
