@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,16 @@ import ml_dtypes
 import numpy as np
 
 from mnnconvert.errors import ConversionError, Diagnostic, UsageError
-from mnnconvert.frontends.llm.block import decoder_graph
+from mnnconvert.frontends.llm.block import Decoder, decoder_graph
 from mnnconvert.frontends.llm.checkpoint import EMBEDDING, HEAD, Checkpoint, open_checkpoint
 from mnnconvert.frontends.llm.families import decoder_of
 from mnnconvert.frontends.llm.tokenizer import Tokenizer, read_tokenizer
-from mnnconvert.ir import F16, F32, CastTensor, CodedForm, CodedLater, HalfTensor, Tensor
+from mnnconvert.ir import F16, F32, CastTensor, CodedForm, CodedLater, HalfTensor, Node, Tensor
 from mnnconvert.ir.coded import fitting_block
 from mnnconvert.quantizers.apply import code_rows
+from mnnconvert.quantizers.expected import expected_power
 from mnnconvert.quantizers.recipe import Setting
+from mnnconvert.quantizers.statistics import Statistics
 
 MODEL, CONFIG, EMBEDDINGS, TOKENIZER = "llm.mnn", "llm_config.json", "embeddings_bf16.bin", "tokenizer.txt"
 TOKENIZER_JSON = "tokenizer.json"
@@ -117,7 +119,7 @@ class _LlmConversion:
         self.decoder = replace(decoder, norm_offset=0.0) if self.checkpoint.gains_with_offset else decoder
         family = str(self.checkpoint.config["model_type"])
         self.report = LlmReport(str(source), str(target), family, decoder.layers, diagnostics=list(decoder.notes))
-        self.weights = StoredWeights(self.checkpoint, options, self.shares_table, self.report)
+        self.weights = StoredWeights(self.decoder, self.checkpoint, options, self.shares_table, self.report)
 
     @property
     def shares_table(self) -> bool:
@@ -177,6 +179,7 @@ class _LlmConversion:
 class StoredWeights:
     """The weights of a checkpoint as they will stand in the file."""
 
+    decoder: Decoder
     checkpoint: Checkpoint
     options: LlmOptions
     shares_table: bool
@@ -202,18 +205,30 @@ class StoredWeights:
             tensor = replace(tensor, from_zero=True)
         return tensor
 
+    @cached_property
+    def _layers(self) -> dict[str, Node]:
+        """The products of the model as the checkpoint has it."""
+        return {node.name: node for node in decoder_graph(self.decoder, self.checkpoint).nodes}
+
+    def _expected(self, name: str) -> Statistics | None:
+        """What the weights before a layer tell of its inputs: those that are large count more in its codes."""
+        power = expected_power(self._layers[name])
+        return None if power is None else Statistics(0, power)
+
     def _stored(self, name: str, tensor: Tensor) -> Tensor:
         setting = self.options.setting(name)
         if setting is not None:
             self.report.quantized += 1
-            return coded_later(name, tensor, setting)
+            return coded_later(name, tensor, setting, partial(self._expected, name))
         self.report.floats += 1
         wanted = F16 if self.options.bits(name) == 16 else F32
         cast = tensor if tensor.dtype == wanted else CastTensor(tensor, wanted)
         return HalfTensor(cast) if wanted == F16 else cast
 
 
-def coded_later(name: str, tensor: Tensor, setting: Setting) -> CodedLater:
+def coded_later(
+    name: str, tensor: Tensor, setting: Setting, statistics: Callable[[], Statistics | None] = lambda: None
+) -> CodedLater:
     """A float matrix [out, in] whose codes are computed when they are written. Raises `llm-block`."""
     rows, columns = tensor.shape
     block = fitting_block(columns, setting.block) if setting.block else 0
@@ -222,7 +237,7 @@ def coded_later(name: str, tensor: Tensor, setting: Setting) -> CodedLater:
         raise ConversionError.of("llm-block", problem, hint="choose --quant_block so that it does, or 0 for none")
     settled = replace(setting, block=block)
     form = CodedForm((rows, columns), setting.bits, columns // block if block else 1, setting.symmetric)
-    return CodedLater(tensor, (rows, columns), form, lambda: code_rows(tensor, rows, settled))
+    return CodedLater(tensor, (rows, columns), form, lambda: code_rows(tensor, rows, settled, statistics()))
 
 
 def table_in(model: Path) -> list[int]:
