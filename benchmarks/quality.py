@@ -28,6 +28,7 @@ import quality_models as models
 from bench import peer
 from PIL import Image, ImageDraw, ImageFont
 
+from mnnconvert.frontends.llm.gguf import read_gguf
 from mnnconvert.frontends.onnx.reader import read_onnx
 from mnnconvert.ir import CodedTensor, Graph
 from mnnconvert.passes.pipeline import run_pipeline
@@ -159,9 +160,9 @@ class Decoder:
     LENGTH = 512
 
     def __init__(self, quick: bool):
-        file = files.Gguf(files.SMOLLM)
+        file = read_gguf(files.SMOLLM)
         pairs = files.BytePairs(file)
-        self.table = file.tensor("token_embd.weight")
+        self.table = file.tensor("token_embd.weight").numpy()
         sizes = (4, 2) if quick else (16, 8)
         texts = [pairs.encode(t) for t in (files.prose()[:1_000_000], files.manual())]
         self.calibration = [windows(t, 0.0, sizes[0], self.LENGTH) for t in texts]

@@ -13,7 +13,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from quality_files import MINILM, SMOLLM, Gguf, safetensors
+from quality_files import MINILM, SMOLLM
+
+from mnnconvert.frontends.llm.gguf import GgufFile, read_gguf
+from mnnconvert.frontends.llm.safetensors import read_safetensors
 
 
 class Net:
@@ -78,9 +81,15 @@ class Net:
         onnx.save(model, path)
 
 
+def minilm_weights() -> dict[str, np.ndarray]:
+    """The float32 tensors of all-MiniLM-L6-v2."""
+    tensors = read_safetensors(MINILM / "model.safetensors")
+    return {name: tensor.numpy() for name, tensor in tensors.items() if tensor.dtype == np.float32}
+
+
 def write_minilm(path: Path) -> None:
     """all-MiniLM-L6-v2 behind its embeddings: x [n, s, 384] -> hidden states of the last layer. No padding."""
-    weights = safetensors(MINILM / "model.safetensors")
+    weights = minilm_weights()
     net = Net(("n", "s", 384))
 
     def linear(x: str, key: str) -> str:
@@ -102,7 +111,7 @@ def write_minilm(path: Path) -> None:
 
 def minilm_embeddings(ids: np.ndarray) -> np.ndarray:
     """What the layers of MiniLM are fed for token ids [n, s]."""
-    weights = safetensors(MINILM / "model.safetensors")
+    weights = minilm_weights()
     words, places, types = (weights[f"embeddings.{n}_embeddings.weight"] for n in ("word", "position", "token_type"))
     return words[ids] + places[: ids.shape[1]] + types[0]
 
@@ -128,13 +137,13 @@ SMOLLM2 = Llama(30, 576, 9, 3, 1e5, 1e-5)
 
 def write_smollm(path: Path, length: int) -> None:
     """SmolLM2-135M-Instruct between its embeddings and its head: x [n, length, 576] -> normalised hidden states."""
-    file = Gguf(SMOLLM)
+    file = read_gguf(SMOLLM)
     write_llama(path, SMOLLM2, length, lambda name: _as_published(file, name))
 
 
-def _as_published(file: Gguf, name: str) -> np.ndarray:
+def _as_published(file: GgufFile, name: str) -> np.ndarray:
     """Queries and keys with the halves of a rotation apart: the file has their rows interleaved."""
-    tensor = file.tensor(f"{name}.weight")
+    tensor = file.tensor(f"{name}.weight").numpy()
     if not name.endswith(("attn_q", "attn_k")):
         return tensor
     return tensor.reshape(-1, SMOLLM2.size // 2, 2, tensor.shape[1]).swapaxes(1, 2).reshape(tensor.shape)

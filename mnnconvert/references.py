@@ -118,6 +118,19 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
      "Check --input-shape, --input-type and --input-value; let torch.cond or torch.where choose what data decides."),
     ("state-forgotten", "The model keeps values from run to run. Converted, it starts each run from those in the file.",
      "Make the values that are kept inputs and outputs of forward."),
+    ("bad-checkpoint", "The files of a language model are damaged, or do not fit together.",
+     "The message names the file and what is wrong with it: download it again, or complete the folder."),
+    ("llm-unsupported", "A language model has something that is not known here: its architecture, the type of its "
+     "weights, its tokenizer, or how it scales positions.",
+     "The hint lists what is. Nothing is guessed, as a model would run and write nonsense."),
+    ("llm-block", "No block of the size that was asked for, nor a smaller useful one, divides the inputs of a weight.",
+     "Choose another --quant_block, or 0 for one scale per row."),
+    ("llm-score-cap", "The model caps the scores of its attention, and MNN's attention has no such cap.",
+     "Scores far below the cap hardly change by it. Compare with mnnconvert perplexity where it matters."),
+    ("llm-short-context", "The model turns positions differently in texts beyond its first context length, and a file "
+     "holds one way.", "Keep texts within the length that the message gives."),
+    ("llm-tokenizer", "A GGUF file names a rule for cutting texts that is not known here.",
+     "Put the tokenizer.json of the model into the folder to encode texts with it. The runtime needs it not."),
     ("missing-extra", "Reading this format needs a package that is not installed.",
      "Install the extra that the hint names, for example pip install 'mnnconvert[tflite]'."),
     # what can be converted

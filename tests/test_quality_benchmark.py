@@ -1,6 +1,5 @@
 """The benchmark of quality works: methods in their order on a small model, tables, tokenizers, file formats."""
 
-import struct
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,28 +71,3 @@ def test_byte_pairs_merge_in_the_order_of_the_table():
     merges = ["l o", "o w", "lo w", "Ġ low"]
     file = SimpleNamespace(metadata={"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": merges})
     assert quality_files.BytePairs(file).encode("low low12") == [7, 8, 4, 5]
-
-
-def gguf(tensors):
-    """A file of version 3 with one number and these (name, sizes, type, bytes)."""
-    head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), 1)
-    head += struct.pack("<Q1sII", 1, b"k", 4, 7)
-    body = b""
-    for name, sizes, kind, data in tensors:
-        head += struct.pack(f"<Q{len(name)}sI{len(sizes)}QIQ", len(name), name, len(sizes), *sizes, kind, len(body))
-        body += data + bytes(-len(data) % 32)
-    return head + bytes(-len(head) % 32) + body
-
-
-def test_gguf_blocks_are_decoded(tmp_path):
-    codes = np.arange(32) % 16
-    q4 = struct.pack("<ee", 0.5, -2) + (codes[:16] | codes[16:] << 4).astype(np.uint8).tobytes()
-    q8 = struct.pack("<e", 0.25) + np.arange(-16, 16, dtype=np.int8).tobytes()
-    floats = np.arange(6, dtype="<f4")
-    tensors = [(b"a", (32, 1), 3, q4), (b"b", (32,), 8, q8), (b"c", (3, 2), 0, floats.tobytes())]
-    (tmp_path / "m.gguf").write_bytes(gguf(tensors))
-    file = quality_files.Gguf(tmp_path / "m.gguf")
-    assert file.metadata == {"k": 7}
-    np.testing.assert_array_equal(file.tensor("a"), [codes * 0.5 - 2])
-    np.testing.assert_array_equal(file.tensor("b"), np.arange(-16, 16) / 4)
-    np.testing.assert_array_equal(file.tensor("c"), floats.reshape(2, 3))

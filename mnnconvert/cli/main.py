@@ -28,6 +28,8 @@ class Terminated(BaseException):
 COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("mnnconvert.cli.verify", "compare a converted model with its source"),
     "compress": ("mnnconvert.cli.compress", "convert with bits chosen for each weight, within a budget"),
+    "llm": ("mnnconvert.cli.llm", "a language model as the folder that MNN's runtime for them loads"),
+    "perplexity": ("mnnconvert.cli.perplexity", "how surprised a language model is by a text"),
     "run": ("mnnconvert.cli.run", "run a model"),
     "bench": ("mnnconvert.cli.bench", "time a model, alone or against its source"),
     "quantize": ("mnnconvert.cli.quantize", "full int8 from samples, with the configuration of MNN's mnnquant"),

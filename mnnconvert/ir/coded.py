@@ -14,6 +14,52 @@ ROWS_AT_ONCE_ELEMENTS = 1 << 20
 SMALLEST_BLOCK = 8  # input channels; smaller blocks would cost more for scales than they save on codes
 
 
+@dataclass(frozen=True)
+class CodedForm:
+    """How weights [rows, columns] are coded, before anybody has computed a code: see `CodedWeights`."""
+
+    shape: tuple[int, int]
+    bits: int
+    blocks: int
+    symmetric: bool
+    half_scales: bool = False
+
+    @property
+    def block(self) -> int:
+        """Columns per block."""
+        return self.shape[1] // self.blocks
+
+    @property
+    def grids(self) -> int:
+        """Blocks of all rows: how many scales there are."""
+        return self.shape[0] * self.blocks
+
+    @property
+    def lowest(self) -> int:
+        """The lowest code, -2^(bits-1)."""
+        return -(1 << (self.bits - 1))
+
+    @property
+    def wide(self) -> bool:
+        """Whether a dimension of the file's header needs more than 16 bits."""
+        return max(self.grids, self.block) > 0xFFFF
+
+    @property
+    def nbytes_codes(self) -> int:
+        """Bytes of dimensions, codebook and packed codes in a file."""
+        return self.nbytes_head + (math.prod(self.shape) * self.bits + 7) // 8
+
+    @property
+    def nbytes_head(self) -> int:
+        """Bytes in front of the packed codes."""
+        return 2 + 2 * (4 if self.wide else 2) + (1 << self.bits)
+
+    @property
+    def nbytes_numbers(self) -> int:
+        """Bytes of scales and minima in a file."""
+        return self.grids * (1 if self.symmetric else 2) * (2 if self.half_scales else 4)
+
+
 @dataclass(frozen=True, eq=False)
 class CodedWeights:
     """Integer codes with one scale (and optionally one minimum) per row and block of consecutive columns.
@@ -84,12 +130,13 @@ class CodedWeights:
         return -(1 << (self.bits - 1))
 
     @property
+    def form(self) -> CodedForm:
+        return CodedForm(self.shape, self.bits, self.blocks, self.minimum is None, self.half_scales)
+
+    @property
     def nbytes_encoded(self) -> int:
         """Bytes in a file: dimensions, codebook, packed codes, scales and minima."""
-        dimensions = 2 + 2 * (4 if max(self.scale.size, self.block) > 0xFFFF else 2)
-        packed = (math.prod(self.shape) * self.bits + 7) // 8
-        numbers = self.scale.size * (1 if self.minimum is None else 2)
-        return dimensions + (1 << self.bits) + packed + numbers * (2 if self.half_scales else 4)
+        return self.form.nbytes_codes + self.form.nbytes_numbers
 
     def decode(self, dtype: DTypeLike = np.float32) -> NDArray[np.floating]:
         """The weights [rows, columns]; a `dtype` other than float32 is converted to piece by piece."""

@@ -11,14 +11,14 @@ import math
 import mmap
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.ir.coded import CodedWeights
+from mnnconvert.ir.coded import CodedForm, CodedWeights
 from mnnconvert.ir.types import F32
 
 CHUNK = 16 << 20  # bytes moved at a time when data are streamed
@@ -198,6 +198,25 @@ class LazyTensor(_Sized):
 
 
 @dataclass(eq=False)
+class CastTensor(_Sized):
+    """Another tensor in another element type, converted piece by piece."""
+
+    source: Tensor
+    dtype: np.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return tuple(self.source.shape)
+
+    def numpy(self) -> np.ndarray:
+        return self.source.numpy().astype(self.dtype)
+
+    def write_to(self, stream: BinaryIO) -> None:
+        for rows in row_blocks(self, self.shape[0] if self.shape else 1):
+            write_array(rows, stream)
+
+
+@dataclass(eq=False)
 class TransposedMatrix(_Sized):
     """A matrix read column by column, so that not even its transpose is held whole."""
 
@@ -268,7 +287,13 @@ def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
         tensor = tensor.source
     if tuple(tensor.shape) == shape:
         return tensor
-    return CodedTensor(tensor.coded, shape) if isinstance(tensor, CodedTensor) else ReshapedTensor(tensor, shape)
+    if isinstance(tensor, CodedTensor):
+        return CodedTensor(tensor.coded, shape)
+    if isinstance(tensor, CodedLater):
+        return replace(tensor, shape=shape)
+    if isinstance(tensor, HalfTensor):
+        return HalfTensor(reshaped(tensor.stored, shape))
+    return ReshapedTensor(tensor, shape)
 
 
 def is_coded(tensor: Tensor | None) -> bool:
@@ -284,6 +309,11 @@ def row_blocks(tensor: Tensor, rows: int) -> Iterator[np.ndarray]:
         yield from row_blocks(tensor.source, rows)
     elif isinstance(tensor, TransposedMatrix) and tensor.shape[0] == rows:
         yield from tensor.row_blocks()
+    elif isinstance(tensor, CodedLater):
+        coded, step = tensor.make(), max(1, CHUNK // max(1, 4 * tensor.form.shape[1]))
+        yield from (coded.decode_rows(i, min(i + step, rows)) for i in range(0, rows, step))
+    elif isinstance(tensor, CastTensor):
+        yield from (block.astype(tensor.dtype) for block in row_blocks(tensor.source, rows))
     else:
         array = tensor.memmap() if isinstance(tensor, FileTensor) else tensor.numpy()
         matrix = array.reshape(rows, -1)
@@ -370,6 +400,32 @@ class CodedTensor(_Sized):
 
     def numpy(self) -> np.ndarray:
         return self.coded.decode().reshape(self.shape)
+
+    def write_to(self, stream: BinaryIO) -> None:
+        write_array(self.numpy(), stream)
+
+
+@dataclass(eq=False)
+class CodedLater(_Sized):
+    """Weights that are coded while they are written, so that those of a large model are never in memory together.
+
+    `make` gives the codes, in the form that is promised here; `source` is what they are made of. With `from_zero` the
+    file stores the value of code 0 in place of the minimum, as those want it that read rows of the file themselves.
+    """
+
+    source: Tensor
+    shape: tuple[int, ...]
+    form: CodedForm
+    make: Callable[[], CodedWeights]
+    from_zero: bool = False
+    dtype: np.dtype = F32
+
+    @property
+    def nbytes(self) -> int:
+        return self.form.nbytes_codes + self.form.nbytes_numbers
+
+    def numpy(self) -> np.ndarray:
+        return self.make().decode().reshape(self.shape)
 
     def write_to(self, stream: BinaryIO) -> None:
         write_array(self.numpy(), stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -83,21 +84,34 @@ def naming(layer: str) -> Iterator[None]:
 
 
 def _code(layer: LayerPlan, source: Tensor, statistics: Statistics | None) -> tuple[CodedWeights, float]:
-    """Block of rows by block of rows; the relative root mean square error of the whole."""
-    codes = np.empty((layer.rows, layer.columns), np.int8)
-    scales, minima = [], []
-    start, error = 0, _Error()
-    method, setting = METHODS[layer.setting.method], layer.resolved
-    for rows in row_blocks(source, layer.rows):
-        part = method(rows, setting, statistics)
-        codes[start : start + len(rows)] = part.codes
-        scales.append(part.scale)
-        minima.append(part.minimum)
-        error.add(part, rows)
-        start += len(rows)
-    minimum = None if setting.symmetric else np.concatenate([m for m in minima if m is not None])
-    coded = CodedWeights(codes, np.concatenate(scales), minimum, setting.bits, setting.half_scales)
+    """The codes of a layer, and the relative root mean square error of the whole."""
+    error = _Error()
+    coded = code_rows(source, layer.rows, layer.resolved, statistics, error.add)
     return coded, error.relative
+
+
+def code_rows(
+    source: Tensor,
+    rows: int,
+    setting: Setting,
+    statistics: Statistics | None = None,
+    look: Callable[[CodedWeights, np.ndarray], None] | None = None,
+) -> CodedWeights:
+    """Codes for a weight, block of rows by block of rows. The block of the setting counts columns; `look` is shown the
+    codes of each block of rows and the numbers they stand for."""
+    columns = math.prod(source.shape) // rows
+    codes = np.empty((rows, columns), np.int8)
+    scales, minima, start = [], [], 0
+    for part in row_blocks(source, rows):
+        made = METHODS[setting.method](part, setting, statistics)
+        codes[start : start + len(part)] = made.codes
+        scales.append(made.scale)
+        minima.append(made.minimum)
+        if look is not None:
+            look(made, part)
+        start += len(part)
+    minimum = None if setting.symmetric else np.concatenate([m for m in minima if m is not None])
+    return CodedWeights(codes, np.concatenate(scales), minimum, setting.bits, setting.half_scales)
 
 
 def predict(layer: LayerPlan) -> float:

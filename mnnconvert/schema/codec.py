@@ -7,14 +7,14 @@ of it: a length, count or position that does not fit is a `bad-weight-coding` er
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.ir.coded import CodedWeights
+from mnnconvert.ir.coded import CodedForm, CodedWeights
 from mnnconvert.ir.tensor import check_mapped, release_array
 
 Bytes = NDArray[np.uint8]
@@ -57,34 +57,44 @@ class IDSTFields:
 # ---- encoding
 
 
-def encode(coded: CodedWeights) -> IDSTFields:
-    """The dense form (type 1): dimensions, the full signed codebook, packed codes; scales beside it."""
-    dims = (coded.scale.size, coded.block)
-    wide = max(dims) > 0xFFFF
-    header = np.concatenate([
-        np.array([2], np.uint8),
-        np.array(dims, "<u4" if wide else "<u2").view(np.uint8),
-        np.array([(1 << coded.bits) & 0xFF], np.uint8),
-        np.arange(coded.lowest, -coded.lowest).astype(np.int8).view(np.uint8),
-    ])  # fmt: skip
-    buffer = np.empty(len(header) + (math.prod(coded.shape) * coded.bits + 7) // 8, np.uint8)
-    buffer[: len(header)] = header
-    pack(coded.codes, coded.bits, buffer[len(header) :])
-    symmetric = coded.minimum is None
-    numbers = coded.scale if coded.minimum is None else np.stack([coded.minimum, coded.scale], axis=-1)
-    half = numbers.ravel().astype(np.float16).view(np.uint16) if coded.half_scales else None
+def described(form: CodedForm, from_zero: bool = False) -> IDSTFields:
+    """The dense form (type 1) without its arrays. With `from_zero` the first number of a pair is the value of code 0,
+    not that of the lowest code."""
     return IDSTFields(
         type=DENSE,
-        buffer=buffer,
-        alpha=None if coded.half_scales else numbers.ravel(),
-        alphaFp16=half,
-        scaleStorage=int(coded.half_scales),
-        aMaxOrBits=coded.bits,
-        readType=0 if symmetric else coded.scale.size,
-        aMin=0 if symmetric else coded.lowest,
+        buffer=np.empty(0, np.uint8),
+        scaleStorage=int(form.half_scales),
+        aMaxOrBits=form.bits,
+        readType=0 if form.symmetric else form.grids,
+        aMin=0 if form.symmetric else 1 if from_zero else form.lowest,
         quantScale=1.0,
-        shapeInt32=wide,
+        shapeInt32=form.wide,
     )
+
+
+def encode(coded: CodedWeights, from_zero: bool = False) -> IDSTFields:
+    """The dense form: dimensions, the full signed codebook, packed codes; scales beside it, as `described`."""
+    form = coded.form
+    header = np.concatenate([
+        np.array([2], np.uint8),
+        np.array((form.grids, form.block), "<u4" if form.wide else "<u2").view(np.uint8),
+        np.array([(1 << form.bits) & 0xFF], np.uint8),
+        np.arange(form.lowest, -form.lowest).astype(np.int8).view(np.uint8),
+    ])  # fmt: skip
+    buffer = np.empty(form.nbytes_codes, np.uint8)
+    buffer[: len(header)] = header
+    pack(coded.codes, coded.bits, buffer[len(header) :])
+    numbers = coded.scale if coded.minimum is None else _pairs(coded, coded.minimum, from_zero)
+    if coded.half_scales:
+        half = numbers.ravel().astype(np.float16).view(np.uint16)
+        return replace(described(form, from_zero), buffer=buffer, alphaFp16=half)
+    return replace(described(form, from_zero), buffer=buffer, alpha=numbers.ravel())
+
+
+def _pairs(coded: CodedWeights, minimum: Floats, from_zero: bool) -> Floats:
+    """[..., 2]: minimum, or the value of code 0, and scale."""
+    first = minimum - np.float32(coded.lowest) * coded.scale if from_zero else minimum
+    return np.stack([first, coded.scale], axis=-1)
 
 
 def encode_half(weights: NDArray[np.floating]) -> IDSTFields:

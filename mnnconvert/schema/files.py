@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import shutil
 import stat
@@ -14,6 +15,12 @@ from typing import Any
 
 from mnnconvert.errors import ConversionError, UsageError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = ".lock"
 NAME_SHOWN = 60  # characters of the target's name in that of the temporary folder
 
 
@@ -69,6 +76,57 @@ def staged(target: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             shutil.rmtree(folder)
+
+
+@contextmanager
+def staged_folder(target: Path, marker: str) -> Iterator[Path]:
+    """A folder beside `target` that takes its name when the block ends well; nothing is left behind otherwise.
+
+    What ended without a word before (a signal, a power cut) is cleared away first. An existing folder is replaced if it
+    is empty or holds a file `marker`; anything else of that name is refused (`unwritable-output`).
+    """
+    target = Path(os.path.abspath(target))
+    try:
+        if os.path.lexists(target) and (
+            not target.is_dir() or (any(target.iterdir()) and not (target / marker).exists())
+        ):
+            raise OSError(errno.EEXIST, f"something else is there, which is no folder with a file {marker}")
+        pattern = f".{target.name[:NAME_SHOWN]}."
+        _clear_abandoned(target.parent, pattern)
+        outer = Path(tempfile.mkdtemp(prefix=pattern, suffix=".tmp", dir=target.parent))
+    except OSError as error:
+        raise unwritable(target, error) from error
+    try:
+        with _locked(outer / LOCK):
+            folder = outer / target.name
+            folder.mkdir()
+            yield folder
+            if target.is_dir():
+                os.replace(target, outer / "replaced")
+            os.replace(folder, target)
+    except OSError as error:
+        raise unwritable(target, error) from error
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(outer)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """A file that stays locked as long as this process lives, where the system has such locks."""
+    with path.open("w") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _clear_abandoned(parent: Path, prefix: str) -> None:
+    """Remove temporary folders whose process is gone: nobody holds their lock."""
+    for folder in parent.glob(f"{glob.escape(prefix)}*.tmp"):
+        with suppress(OSError), (folder / LOCK).open("r+") as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
 
 
 def _destination(target: Path) -> Path:

@@ -7,8 +7,9 @@ in an `external` vector, whose layout differs by table (see `ExternalFile.place`
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,7 +17,8 @@ import ml_dtypes
 import numpy as np
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.ir import F16, F32, ArrayTensor, CodedTensor, FileTensor, HalfTensor, LazyTensor, Tensor
+from mnnconvert.ir import F16, F32, ArrayTensor, CodedLater, CodedTensor, FileTensor, HalfTensor, LazyTensor, Tensor
+from mnnconvert.ir.tensor import row_blocks, write_array
 from mnnconvert.schema import codec, tables
 from mnnconvert.schema.base import Table
 
@@ -55,9 +57,13 @@ class ExternalFile:
             self.size += sum(p.nbytes for p in parts)
         return np.array([self.placed[key], *(p.nbytes for p in parts)], np.int64)
 
-    def write(self, stream: BinaryIO) -> None:
+    def write(self, stream: BinaryIO, progress: Callable[[float], None] | None = None) -> None:
         """Stream all parts in order."""
+        written = 0
         for part in self.parts:
+            written += part.nbytes
+            if progress is not None:
+                progress(written / self.size)
             if isinstance(part, np.ndarray):
                 ArrayTensor(part).write_to(stream)
             else:
@@ -75,7 +81,7 @@ class WeightStore:
 
     def vector(self, tensor: Tensor) -> Any:
         """The array of a tensor in memory, flat; a coded one as float32; any other tensor is its own payload."""
-        if isinstance(tensor, CodedTensor | HalfTensor):
+        if isinstance(tensor, CodedTensor | CodedLater | HalfTensor):
             if id(tensor) not in self._vectors:
                 self._alive.append(tensor)
                 self._vectors[id(tensor)] = LazyTensor(tensor, lambda a: a, F32, tuple(tensor.shape))
@@ -115,9 +121,14 @@ class WeightStore:
                 inner, field_name = _holder(table, name)
                 setattr(inner, field_name, self.vector(tensor))
 
-    def _coding(self, tensor: CodedTensor | HalfTensor) -> _Coding:
+    def _coding(self, tensor: CodedTensor | CodedLater | HalfTensor) -> _Coding:
         if id(tensor) not in self._codings:
             self._alive.append(tensor)
+            if self.external is not None and not isinstance(tensor, CodedTensor):
+                self._codings[id(tensor)] = _deferred(tensor)
+                return self._codings[id(tensor)]
+            if isinstance(tensor, CodedLater):
+                tensor = CodedTensor(tensor.make(), tensor.shape)
             coded = isinstance(tensor, CodedTensor)
             fields = codec.encode(tensor.coded) if coded else codec.encode_half(tensor.stored.numpy())  # type: ignore[union-attr]
             self._codings[id(tensor)] = _Coding.of(fields)
@@ -140,8 +151,9 @@ class WeightStore:
 
 def _has_coding(tensor: Tensor, table: tables.Convolution2D) -> bool:
     """Whether a table can hold a tensor as it is coded: it takes scales per output channel."""
-    if isinstance(tensor, CodedTensor):
-        return table.common is not None and tensor.coded.shape[0] == table.common.outputCount
+    if isinstance(tensor, CodedTensor | CodedLater):
+        rows = tensor.form.shape[0] if isinstance(tensor, CodedLater) else tensor.coded.shape[0]
+        return table.common is not None and rows == table.common.outputCount
     return isinstance(tensor, HalfTensor)
 
 
@@ -166,15 +178,52 @@ _NOTHING = np.empty(0, np.uint8)
 class _Coding:
     """A coded weight as it stands in `IDSTQuan`: two vectors and the scalars."""
 
-    buffer: np.ndarray
-    alpha: np.ndarray
+    buffer: Any
+    alpha: Any
     scalars: dict[str, Any]
 
     @classmethod
     def of(cls, fields: codec.IDSTFields) -> _Coding:
         alpha = fields.alphaFp16 if fields.alphaFp16 is not None else fields.alpha
         buffer = fields.buffer.view(np.int8)
-        return cls(buffer, alpha if alpha is not None else _NOTHING, {name: getattr(fields, name) for name in _SCALARS})
+        return cls(buffer, alpha if alpha is not None else _NOTHING, _scalars(fields))
+
+
+@dataclass(eq=False)
+class _Part:
+    """Bytes that are made when they are written."""
+
+    nbytes: int
+    write_to: Callable[[BinaryIO], None]
+
+
+def _deferred(tensor: CodedLater | HalfTensor) -> _Coding:
+    """A coding whose parts are computed one after the other while the file is written."""
+    if isinstance(tensor, HalfTensor):
+        fields = codec.IDSTFields(type=codec.HALF, buffer=_NOTHING)
+        return _Coding(_Part(tensor.nbytes, partial(_write_half, tensor)), _NOTHING, _scalars(fields))
+    form, numbers = tensor.form, list[np.ndarray]()
+
+    def write_codes(stream: BinaryIO) -> None:
+        fields = codec.encode(tensor.make(), tensor.from_zero)
+        alpha = fields.alphaFp16 if fields.alphaFp16 is not None else fields.alpha
+        numbers.append(_NOTHING if alpha is None else alpha)
+        write_array(fields.buffer, stream)
+
+    def write_numbers(stream: BinaryIO) -> None:
+        write_array(numbers.pop(), stream)
+
+    parts = _Part(form.nbytes_codes, write_codes), _Part(form.nbytes_numbers, write_numbers)
+    return _Coding(*parts, _scalars(codec.described(form, tensor.from_zero)))
+
+
+def _write_half(tensor: HalfTensor, stream: BinaryIO) -> None:
+    for rows in row_blocks(tensor.stored, tensor.shape[0]):
+        write_array(codec.encode_half(rows).buffer, stream)
+
+
+def _scalars(fields: codec.IDSTFields) -> dict[str, Any]:
+    return {name: getattr(fields, name) for name in _SCALARS}
 
 
 _SCALARS = ("type", "aMaxOrBits", "aMin", "readType", "shapeInt32", "quantScale", "has_scaleInt", "scaleStorage")

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -196,23 +196,31 @@ def _content_uuid(graph: Graph, biz_code: str) -> str:
     return str(uuid.UUID(bytes=digest.digest(), version=4))
 
 
-def write_model(graph: Graph, target: Path, *, external: bool = False, biz_code: str = "") -> WrittenFile:
+def write_model(
+    graph: Graph,
+    target: Path,
+    *,
+    external: bool = False,
+    biz_code: str = "",
+    progress: Callable[[float], None] | None = None,
+) -> WrittenFile:
     """Write `graph` to `target` (and `target`.weight with `external`, or when the file would pass 2 GB).
 
-    The files appear under their names only when they are complete and have been read back. Raises
+    The files appear under their names only when they are complete and have been read back; `progress` is told which
+    fraction of the external weights is written. Raises
     `unwritable-output` when the folder or the disk refuses; nothing is left behind then.
     """
     files = ExternalFile() if external else None
     net = NetBuilder(WeightStore(files)).net(graph, biz_code)
     if files is None and flatbuffer.layout_size(net) > INLINE_LIMIT:
-        return write_model(graph, target, external=True, biz_code=biz_code)
+        return write_model(graph, target, external=True, biz_code=biz_code, progress=progress)
     with staged(target) as path:
         weights = path.with_name(f"{path.name}.weight") if files is not None and files.size else None
         with path.open("wb", buffering=1 << 20) as stream:
             size = flatbuffer.write(net, stream)
         if files is not None and weights is not None:
             with weights.open("wb", buffering=1 << 20) as stream:
-                files.write(stream)
+                files.write(stream, progress)
         flatbuffer.read(map_file(path), tables.Net)
     if weights is None:
         return WrittenFile(target, size)
