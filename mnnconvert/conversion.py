@@ -168,7 +168,7 @@ class Conversion:
         self.progress("rewrite", 0.0)
         from mnnconvert.weights import blocks_of
 
-        names = ("convert_matmul_to_conv", "use_gelu_approximation")
+        names = ("convert_matmul_to_conv", "use_gelu_approximation", "transformer_fuse")
         self.report.passes = run_pipeline(
             graph,
             level=self.options.optimize_level,

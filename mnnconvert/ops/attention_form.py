@@ -325,3 +325,29 @@ def _by_broadcast(known: Known, node: Node) -> tuple[Value, int, list[Node]] | N
     shapes = [(batch, heads, rows, size), (batch, heads, 1, rows, size), (batch, heads, group, rows, size)]
     fits = [known.shape(v) for v in (source, thin.output, wide.output)] == shapes
     return (source, group, [node, wide, thin]) if fits and known.shape(node.output)[1] == heads * group else None
+
+
+# Masks that are known.
+
+
+def folded(masks: Sequence[tuple[Mask, np.ndarray]]) -> np.ndarray:
+    """What known masks do to a score of 0, one after the other."""
+    total = np.zeros((1, 1), F32)
+    for mask, content in masks:
+        if mask.allowed is None:
+            total = total + content
+        else:
+            total = np.where((content != 0) == mask.allowed, total, np.float32(mask.filler))
+    return total
+
+
+def seen_by_first(added: np.ndarray, rows: tuple[int, int]) -> int | None:
+    """How many keys the first query sees, if each further one sees one more, and that is all that a mask says."""
+    flat = added.reshape(-1, *added.shape[-2:]) if added.ndim > 1 else added.reshape(1, 1, -1)
+    if len(flat) > 1 or flat.shape[1] != rows[0]:
+        return None
+    hidden = flat[0] <= NEVER
+    seen = rows[1] - int(hidden[0].sum())
+    behind = np.arange(rows[1]) >= seen + np.arange(rows[0])[:, None]
+    plain = not flat[0][~hidden].any() and np.array_equal(hidden, behind)
+    return seen if plain and (seen > 0 or np.isneginf(flat[0][hidden]).all()) else None

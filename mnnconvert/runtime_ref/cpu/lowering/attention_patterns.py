@@ -14,7 +14,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mnnconvert.ir import F32, Node, Value
-from mnnconvert.ops.attention_form import NEVER, AttentionForm, Mask, Repeated, UnlikeError, attention_form
+from mnnconvert.ops.attention_form import (
+    NEVER,
+    AttentionForm,
+    Mask,
+    Repeated,
+    UnlikeError,
+    attention_form,
+    folded,
+    seen_by_first,
+)
 from mnnconvert.ops.elementwise import Binary, Select, Unary
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.runtime_ref.cpu.chain import MOST_OPERANDS, MOST_RESULTS, Chain
@@ -80,8 +89,8 @@ def _heads(ctx: Lowering, operand: Repeated, swapped: bool, either: bool = False
 def _added(ctx: Lowering, masks: Sequence[Mask], scores: Scores, rows: tuple[int, int]) -> Operand | None:
     """What is added to the scores, all masks together; `scores` is told where they are causality and nothing else."""
     contents = {mask: content for mask in masks if (content := _content(ctx, mask.value)) is not None}
-    known = _folded(list(contents), contents)
-    seen = _seen(known, rows) if contents else None
+    known = folded([(mask, contents[mask]) for mask in masks if mask in contents])
+    seen = seen_by_first(known, rows) if contents else None
     rest = list(masks)
     if seen is not None and (len(contents) == len(masks) or np.isneginf(known[known <= NEVER]).all()):
         scores.seen, rest = seen, [mask for mask in masks if mask not in contents]
@@ -113,30 +122,6 @@ def _content(ctx: Lowering, value: Value) -> np.ndarray | None:
         return None
     with np.errstate(all="ignore"):
         return np.asarray(node.op.ref(*known))
-
-
-def _folded(masks: Sequence[Mask], contents: Mapping[Mask, np.ndarray]) -> np.ndarray:
-    """What known masks do to a score of 0, one after the other."""
-    total = np.zeros((1, 1), F32)
-    for mask in masks:
-        content = contents[mask]
-        if mask.allowed is None:
-            total = total + content
-        else:
-            total = np.where((content != 0) == mask.allowed, total, np.float32(mask.filler))
-    return total
-
-
-def _seen(added: np.ndarray, rows: tuple[int, int]) -> int | None:
-    """How many keys the first query sees, if each further one sees one more, and that is all that a mask says."""
-    flat = added.reshape(-1, *added.shape[-2:]) if added.ndim > 1 else added.reshape(1, 1, -1)
-    if len(flat) > 1 or flat.shape[1] != rows[0]:
-        return None
-    hidden = flat[0] <= NEVER
-    seen = rows[1] - int(hidden[0].sum())
-    behind = np.arange(rows[1]) >= seen + np.arange(rows[0])[:, None]
-    plain = not flat[0][~hidden].any() and np.array_equal(hidden, behind)
-    return seen if plain and (seen > 0 or np.isneginf(flat[0][hidden]).all()) else None
 
 
 def _together(ctx: Lowering, masks: Sequence[Mask], contents: Mapping[Mask, np.ndarray]) -> Tensor:
