@@ -231,7 +231,7 @@ def _total(b: Builder, masks: Sequence[Mask]) -> Value:
         kept, filler = b.floats(0.0) if total is None else total, b.floats(mask.filler)
         return b.add(Select(), mask.value, *((kept, filler) if mask.allowed else (filler, kept)))
 
-    total: Value | None = reduce(further, masks, None)  # type: ignore[arg-type]
+    total: Value | None = reduce(further, masks, None)
     assert total is not None  # only asked for where there are masks
     return total
 

@@ -1,7 +1,7 @@
 """Attention comes as two products around a softmax; MNN has one op, which never makes the scores of all keys at once.
 
-What such pieces look like is in `ops/attention_form.py`, what is made of them in `attention_parts.py`. An attention that
-the op, or the runtime that runs it, cannot compute stays in pieces, and the report says why.
+What such pieces look like is in `ops/attention_form.py`, what is made of them in `attention_parts.py`. An attention
+that the op, or the runtime that runs it, cannot compute stays in pieces, and the report says why.
 """
 
 from __future__ import annotations
