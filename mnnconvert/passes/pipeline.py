@@ -49,7 +49,8 @@ PHASES = (
     )),
     Phase("canonical form", "Bring the spellings of different exporters to one.", (
         Entry("algebra:CanonicalAlgebra"), Entry("sizes:ResolveSizes"), Entry("constants:FoldConstants"),
-        Entry("reshapes:ResolveReshapes"), Entry("permutes:SinkPermutes"), Entry("reshapes:MergeReshapes"),
+        Entry("reshapes:ResolveReshapes"), Entry("flat_permutes:PermuteApart"), Entry("permutes:SinkPermutes"),
+        Entry("reshapes:MergeReshapes"),
         Entry("expressions:ShareExpressions"),
     )),
     Phase("transformer fusion", "Make one Attention of products around a softmax, on request.", (
