@@ -24,11 +24,18 @@ from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.normalization import Softmax
 from mnnconvert.ops.shape import VIEWS, ExpandDims, Permute, Reshape, Unsqueeze
 
-Sizes = tuple[Any, ...]  # numbers, or symbols; what is not known equals nothing
+Sizes = tuple[Any, ...]  # numbers, symbols, or `Unknown`
 
 MOST_AXES = 6
 ZERO_FOR_NAN, ZERO_UNSEEN = 1, 2  # what becomes of rows that see no key, by the numbers of attention.cpp
 NEVER = -1e9  # a score, or what is added to one, from which on a key does not count beside others
+
+
+class Unknown:
+    """A size that is not known: equal to nothing else."""
+
+    def __repr__(self) -> str:
+        return "?"
 
 
 class Known(Protocol):
@@ -141,7 +148,9 @@ def _continues(known: Known, node: Node, value: Value, found: _Between) -> bool:
         found.before_cap, found.factor = found.factor, 1.0
         return True
     mask = _mask(known, node, value)
-    if mask is not None and all(mask.shape == other.shape for other in found.masks):
+    if mask is not None:
+        if not all(_fits(mask.shape, other.shape) for other in found.masks):
+            raise UnlikeError(f"'{node.name}' is a mask on scores of another shape than those before")
         found.masks.append(mask)
         return True
     return _keeps_rows(known, node)
@@ -197,21 +206,29 @@ def _factor(known: Known, node: Node, value: Value) -> float | None:
     return number if op.function == "MUL" else 1 / number
 
 
+def _fits(shape: Sizes, other: Sizes) -> bool:
+    """Whether two shapes are equal as far as they are known."""
+    pairs = list(zip(shape, other, strict=False))
+    return len(shape) == len(other) and all(
+        a == b or isinstance(a, Unknown) or isinstance(b, Unknown) for a, b in pairs
+    )
+
+
 def _mask(known: Known, node: Node, value: Value) -> Mask | None:
     """What a node adds to scores, or puts in the place of some, if the scores keep their shape."""
     shape = known.shape(value)
-    if value.dtype != F32 or known.shape(node.output) != shape:
+    if value.dtype != F32 or not _fits(known.shape(node.output), shape):
         return None
     if isinstance(node.op, Binary) and node.op.function == "ADD" and not node.op.activation:
         other = node.inputs[1] if node.inputs[0] is value else node.inputs[0]
-        has_columns = other is not value and known.shape(other)[-1:] == shape[-1:]
+        has_columns = other is not value and _fits(known.shape(other)[-1:], shape[-1:])
         return Mask(other, shape) if has_columns else None
     if not isinstance(node.op, Select):
         return None
     condition, *choices = node.inputs
     other = next((v for v in choices if v is not value), value)
     filler = None if other is value else _number(known, other)
-    if filler is None or filler > NEVER or condition is value or known.shape(condition)[-1:] != shape[-1:]:
+    if filler is None or filler > NEVER or condition is value or not _fits(known.shape(condition)[-1:], shape[-1:]):
         return None
     return Mask(condition, shape, choices[0] is value, filler)
 

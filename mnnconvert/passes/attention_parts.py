@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -18,7 +18,7 @@ from mnnconvert.ir import F32, Builder, Value
 from mnnconvert.ir.types import merge
 from mnnconvert.ops.arrange import BroadcastTo, Concat
 from mnnconvert.ops.attention import Attention
-from mnnconvert.ops.attention_form import AttentionForm, Mask, UnlikeError, folded, seen_by_first
+from mnnconvert.ops.attention_form import AttentionForm, Mask, Repeated, UnlikeError, folded, seen_by_first
 from mnnconvert.ops.elementwise import Binary, Select
 from mnnconvert.ops.generators import Range
 from mnnconvert.ops.reduction import Reduction
@@ -33,7 +33,8 @@ MOST_KNOWN = 1 << 22  # elements of a mask that is looked at
 @dataclass
 class Sequences:
     """Sizes of an attention: sequences, heads, queries, keys, and elements of a key; `flat` where products have no
-    axis for sequences. A mask is [batch or 1, heads or 1, queries or 1, keys]; () stands for none.
+    axis for sequences. A mask is [batch or 1, heads or 1, queries or 1, keys], None where that is not known; () stands
+    for none.
     """
 
     flat: bool
@@ -117,7 +118,8 @@ class Plan:
         total = b.constant(self.known) if self.known is not None else _total(b, masks)
         if self.way == "long":
             return self._apart(b, total, q)
-        if not self.runtime or (shape and (shape[2] != 1 or self.sizes.queries == 1)):
+        rows = shape[2] if shape else None
+        if shape and shape[3] == self.sizes.keys and (rows == self.sizes.queries or (not self.runtime and rows == 1)):
             return total
         target = b.add(Concat(0), b.ints(np.array([1, 1])), _size(b, q, 1), _size(b, k, 1))
         return b.add(BroadcastTo(), total, target)
@@ -129,7 +131,7 @@ class Plan:
         count, rows, one = _size(b, source, 0), _size(b, source, axis), b.ints(np.array([1]))
         number = b.add(Range(), b.ints(0), b.add(Reshape(()), count), b.ints(1))
         own = b.add(Binary("EQUAL"), b.add(Reshape((-1, 1, 1, 1)), number), b.add(Reshape((1, 1, -1, 1)), number))
-        whole = b.add(BroadcastTo(), total, b.add(Concat(0), one, one, rows, one))
+        whole = b.add(BroadcastTo(), total, b.add(Concat(0), one, one, rows, rows))
         spread = b.add(Permute((0, 2, 1, 3)), whole)
         apart = b.add(Select(), own, spread, b.floats(-np.inf))
         long = _size(b, q, 1)
@@ -138,6 +140,8 @@ class Plan:
 
 def plan(form: AttentionForm, layer: int, runtime: bool) -> Plan:
     """How the op says what a form does; UnlikeError where it, or the runtime if that matters, cannot."""
+    if form.k.group != form.v.group:
+        form = replace(form, k=_whole(form.k), v=_whole(form.v))
     sizes = _sizes(form)
     if form.cap:
         raise UnlikeError(f"scores are capped softly at {form.cap:g}")
@@ -152,6 +156,11 @@ def plan(form: AttentionForm, layer: int, runtime: bool) -> Plan:
     if form.blank and not runtime and sizes.mask and sizes.mask[1] != 1:
         raise UnlikeError("rows may see no key, under masks that differ from head to head")
     return Plan(form, sizes, layer, runtime, way, known, causal)
+
+
+def _whole(heads: Repeated) -> Repeated:
+    """Keys or values as they are when they have been repeated."""
+    return Repeated(heads.nodes[0].output, 1, False, []) if heads.nodes else heads
 
 
 def _rows_and_keys(sizes: Sequences) -> tuple[int, int]:
@@ -185,8 +194,8 @@ def _mask_sizes(form: AttentionForm) -> Sizes:
     shapes = []
     for mask in form.masks:
         shape = mask.value.shape
-        if shape is None or None in shape or len(mask.shape) > 4:
-            raise UnlikeError(f"the shape of the mask '{mask.value.name}' is not known")
+        if shape is None or len(mask.shape) > 4 or (len(shape) > 2 and shape[-3] is None):
+            raise UnlikeError(f"the mask '{mask.value.name}' is not known to be one for all heads")
         shapes.append((1,) * (4 - len(shape)) + shape)
     return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*shapes, strict=True))
 

@@ -15,8 +15,10 @@ from mnnconvert.passes.rewrite import Maker, RewritePass, Rule
 class SwappedWhileFlat(Rule):
     """reshape(permute(reshape(x, [n, r, c]), [0, 2, 1]), [..., c, r]) -> a permutation of x as [..., r, c]."""
 
-    def pattern(self, op: Tracer, x: Pattern) -> Pattern:
-        return op.Reshape(op.Permute(op.Reshape(x), dims=(0, 2, 1), bind="turned"))
+    def pattern(self, op: Tracer, x: Pattern, sizes: Pattern, target: Pattern) -> Pattern:
+        flat = op.either(op.Reshape(x), op.Reshape(x, sizes))
+        turned = op.Permute(flat, dims=(0, 2, 1), bind="turned")
+        return op.either(op.Reshape(turned), op.Reshape(turned, target))
 
     def check(self, root: Node, x: Value, turned: Node) -> str | None:
         flat, whole = turned.output.shape or (), root.output.shape or ()

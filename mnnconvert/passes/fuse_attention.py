@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.ir import Builder, Graph, Node, Value
-from mnnconvert.ops.attention_form import UnlikeError, attention_form
+from mnnconvert.ops.attention_form import Unknown, UnlikeError, attention_form
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.normalization import Softmax
 from mnnconvert.passes.attention_parts import Plan, plan
@@ -70,13 +70,6 @@ def _reaches_softmax(product: Node) -> bool:
     return False
 
 
-class _Unknown:
-    """A size that is not known: equal to nothing else."""
-
-    def __repr__(self) -> str:
-        return "?"
-
-
 @dataclass
 class _Known:
     """What is known of a graph while it is rewritten."""
@@ -87,7 +80,7 @@ class _Known:
     def shape(self, value: Value) -> tuple[Any, ...]:
         """Numbers, symbols, and objects that equal nothing for what is not known."""
         if value not in self._shapes:
-            self._shapes[value] = tuple(_Unknown() if size is None else size for size in value.shape or ())
+            self._shapes[value] = tuple(Unknown() if size is None else size for size in value.shape or ())
         return self._shapes[value]
 
     def constant(self, value: Value) -> np.ndarray | None:
