@@ -397,12 +397,14 @@ class Conversion:
         from mnnconvert.verification import choose_feeds
         from mnnconvert.verify.compare import Tolerance
         from mnnconvert.verify.engines import SessionEngine
+        from mnnconvert.verify.first_call import at_first_call
         from mnnconvert.verify.verification import verify_engines
 
         self.progress("verify", 0.5)
         quantized = self.recipe.changes_weights
         tolerance = Tolerance(ANY_ERROR if quantized else self.options.tolerance)
         candidate = SessionEngine(load(path))
+        reference = at_first_call(reference, candidate)
         feeds = choose_feeds(reference, candidate, self.options.inputs, self.options.seed)
         result = self._attempt(lambda: verify_engines(reference, candidate, feeds, tolerance))
         if result is None:

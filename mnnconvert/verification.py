@@ -15,6 +15,7 @@ from mnnconvert.ir.types import merge
 from mnnconvert.runtime_ref.session import Session, load
 from mnnconvert.verify.compare import Tolerance
 from mnnconvert.verify.engines import Engine, OnnxRuntimeEngine, SessionEngine, TensorInfo
+from mnnconvert.verify.first_call import at_first_call
 from mnnconvert.verify.gates import evaluate, read_gates
 from mnnconvert.verify.inputs import ladder, load_npz
 from mnnconvert.verify.litert_engine import LiteRtEngine
@@ -49,8 +50,8 @@ def verify_files(
 ) -> VerificationResult:
     """See `mnnconvert.verify`. Raises GateError when a gate is missed."""
     rules = read_gates(gates) if gates is not None else []
-    reference = open_source(source)
     candidate = open_candidate(mnn, engine)
+    reference = at_first_call(open_source(source), candidate)
     feeds = choose_feeds(reference, candidate, inputs, seed)
     result = verify_engines(reference, candidate, feeds, Tolerance(tolerance))
     if rules:
@@ -92,6 +93,7 @@ def _common_shape(shape: Shape | None, fixed: Shape | None) -> Shape | None:
 def verify_graph(reference: Engine, graph: Graph, inputs: Any, tolerance: float, seed: int) -> VerificationResult:
     """A graph in memory, run by our executor, against a source engine."""
     candidate = SessionEngine(Session(graph))
+    reference = at_first_call(reference, candidate)
     return verify_engines(reference, candidate, choose_feeds(reference, candidate, inputs, seed), Tolerance(tolerance))
 
 

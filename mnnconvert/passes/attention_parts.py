@@ -52,11 +52,12 @@ class Plan:
 
     form: AttentionForm
     sizes: Sequences
-    layer: int
     runtime: bool
     way: str
     known: np.ndarray | None  # all masks together, where they are known
     causal: bool
+    kept: bool  # whether keys and values of earlier calls are there as well
+    layer: int = -1
 
     def build(self, b: Builder) -> Value:
         """The result of the last product, by one op."""
@@ -65,7 +66,7 @@ class Plan:
         k = self._rows(b, form.k.source, first.op.transpose_b == form.k.swapped)  # type: ignore[attr-defined]
         v = self._rows(b, form.v.source, form.last.op.transpose_b != form.v.swapped)  # type: ignore[attr-defined]
         plain = abs(form.scale * math.sqrt(sizes.depth) - 1) < 1e-6
-        op = Attention(False, self.layer, 0.0 if plain else form.scale)
+        op = Attention(self.kept, self.layer, 0.0 if plain else form.scale)
         mask = None if self.causal else self._mask(b, q, k)
         y = b.add(op, q, k, v, *([] if mask is None else [mask]))
         if mask is not None and form.blank and not self._sees_a_key():
@@ -121,7 +122,8 @@ class Plan:
         rows = shape[2] if shape else None
         if shape and shape[3] == self.sizes.keys and (rows == self.sizes.queries or (not self.runtime and rows == 1)):
             return total
-        target = b.add(Concat(0), b.ints(np.array([1, 1])), _size(b, q, 1), _size(b, k, 1))
+        columns = b.ints(np.array([1])) if self.kept and shape else _size(b, k, 1)
+        target = b.add(Concat(0), b.ints(np.array([1, 1])), _size(b, q, 1), columns)
         return b.add(BroadcastTo(), total, target)
 
     def _apart(self, b: Builder, total: Value, q: Value) -> Value:
@@ -138,8 +140,11 @@ class Plan:
         return b.add(Reshape(), apart, b.add(Concat(0), one, one, long, long))
 
 
-def plan(form: AttentionForm, layer: int, runtime: bool) -> Plan:
-    """How the op says what a form does; UnlikeError where it, or the runtime if that matters, cannot."""
+def plan(form: AttentionForm, runtime: bool, kept: bool = False) -> Plan:
+    """How the op says what a form does; UnlikeError where it, or the runtime if that matters, cannot.
+
+    Of a form whose keys and values are `kept`, those operands are the new ones only.
+    """
     if form.k.group != form.v.group:
         form = replace(form, k=_whole(form.k), v=_whole(form.v))
     sizes = _sizes(form)
@@ -151,11 +156,13 @@ def plan(form: AttentionForm, layer: int, runtime: bool) -> Plan:
     causal = known is not None and bool(form.masks) and seen_by_first(known, _rows_and_keys(sizes)) == 1
     causal = causal and sizes.queries == sizes.keys
     way = _way(sizes, causal) if runtime else "plain"
+    if kept:
+        _check_kept(sizes, runtime)
     if runtime:
-        _check_runtime(form, sizes)
+        _check_runtime(form, sizes, kept)
     if form.blank and not runtime and sizes.mask and sizes.mask[1] != 1:
         raise UnlikeError("rows may see no key, under masks that differ from head to head")
-    return Plan(form, sizes, layer, runtime, way, known, causal)
+    return Plan(form, sizes, runtime, way, known, causal, kept)
 
 
 def _whole(heads: Repeated) -> Repeated:
@@ -219,9 +226,17 @@ def _way(sizes: Sequences, causal: bool) -> str:
     return "long" if sizes.mask and sizes.mask[0] != 1 and not causal else "heads"
 
 
-def _check_runtime(form: AttentionForm, sizes: Sequences) -> None:
+def _check_kept(sizes: Sequences, runtime: bool) -> None:
+    """UnlikeError where what is kept would not be what is meant."""
+    if runtime and sizes.batch != 1:
+        raise UnlikeError("MNN 3.6.1 keeps the keys of one sequence only: --batch 1 says that there is one")
+    if sizes.mask and sizes.mask[3] != sizes.keys:
+        raise UnlikeError("the mask is not known to have a column for each key")
+
+
+def _check_runtime(form: AttentionForm, sizes: Sequences, kept: bool) -> None:
     """UnlikeError for what MNN 3.6.1 computes wrong, whatever the form."""
-    if sizes.queries is None or sizes.queries != sizes.keys:
+    if not kept and (sizes.queries is None or sizes.queries != sizes.keys):
         queries, keys = (str(s or "an unknown number of") for s in (sizes.queries, sizes.keys))
         raise UnlikeError(f"{queries} queries on {keys} keys; MNN 3.6.1 needs as many")
     width = (form.last.output.shape or (None,))[-1]

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.ir import Builder, Graph, Node, Value
-from mnnconvert.ops.attention_form import Unknown, UnlikeError, attention_form
+from mnnconvert.ops.attention_form import AttentionForm, Unknown, UnlikeError, attention_form
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.normalization import Softmax
 from mnnconvert.passes.attention_parts import Plan, plan
 from mnnconvert.passes.base import GraphPass, Notes
 from mnnconvert.passes.edit import replace_nodes
+from mnnconvert.passes.keep_keys import Kept, kept_keys
 
 REACH = 10  # ops between a product and its softmax, and those beside them, that are looked through
 
@@ -33,22 +34,53 @@ class FuseAttention(GraphPass):
     after = ("sink-permutes", "share-expressions")
 
     def change(self, graph: Graph, notes: Notes) -> int:
-        plans: dict[Node, Plan] = {}
-        for first in _products(graph):
-            try:
-                form = attention_form(_Known(graph.output_values), first)
-                plans[form.last] = plan(form, len(plans), self.target != "none")
-            except UnlikeError as reason:
-                notes.misses.append(f"attention at '{first.name}': {reason}")
+        forms, runtime = _forms(graph, notes), self.target != "none"
+        kept, plans = _kept(graph, forms, runtime, notes)
+        for form in forms:
+            if form.last not in plans:
+                try:
+                    plans[form.last] = plan(form, runtime)
+                except UnlikeError as reason:
+                    notes.misses.append(f"attention at '{form.first.name}': {reason}")
         if not plans:
             return 0
+        for layer, node in enumerate(n for n in graph.nodes if n in plans):
+            plans[node].layer = layer
 
         def replace(b: Builder, node: Node) -> Sequence[Value] | None:
+            if kept is not None and node in kept.sizes:
+                return [kept.size(b, node)]
             return [plans[node].build(b)] if node in plans else None
 
-        count = replace_nodes(graph, replace)
+        replace_nodes(graph, replace)
+        if kept is not None:
+            kept.forget(graph)
+            notes.notes.append(f"{len(kept.pasts)} inputs with the keys and values of earlier calls are kept inside")
         graph.prune()
-        return count
+        return len(plans)
+
+
+def _forms(graph: Graph, notes: Notes) -> list[AttentionForm]:
+    forms = []
+    for first in _products(graph):
+        try:
+            forms.append(attention_form(_Known(graph.output_values), first))
+        except UnlikeError as reason:
+            notes.misses.append(f"attention at '{first.name}': {reason}")
+    return forms
+
+
+def _kept(
+    graph: Graph, forms: Sequence[AttentionForm], runtime: bool, notes: Notes
+) -> tuple[Kept | None, dict[Node, Plan]]:
+    """What is kept from call to call, and the plans of attentions that do so; nothing where one of them cannot."""
+    try:
+        kept = kept_keys(graph, forms)
+        plans = {form.last: plan(form, runtime, kept=True) for form in kept.forms.values()} if kept else {}
+    except UnlikeError as reason:
+        notes.misses.append(f"keys and values of earlier calls stay inputs: {reason}")
+        return None, {}
+    return kept, plans
 
 
 def _products(graph: Graph) -> Iterator[Node]:
