@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -178,6 +179,21 @@ class Conversion:
             hook=self._after_pass if self.options.dump_pass or self.options.debug else None,
         )
         self.report.nodes_after = sum(len(g.nodes) for g in graph.graphs())
+        self._note_attention()
+
+    def _note_attention(self) -> None:
+        """Say what --transformerFuse left in pieces, and why."""
+        done = [r for r in self.report.passes if r.name == "fuse-attention"]
+        left = Counter(miss.partition("': ")[2] or miss for report in done for miss in report.misses)
+        reasons = "; ".join(
+            f"{reason} ({count} times)" if count > 1 else reason for reason, count in left.most_common(3)
+        )
+        if left:
+            self.note(
+                "attention-not-fused", f"attention stays in separate operators: {reasons}", "--dumpPass names each"
+            )
+        elif done and not done[0].changes:
+            self.note("attention-not-fused", "the model has no attention that --transformerFuse could fuse")
 
     def _after_pass(self, graph: Graph, step: Any, report: Report) -> None:
         from mnnconvert.ir import verify

@@ -182,6 +182,9 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
      "Compare with our own executor (leave --engine out) and please report the model."),
     ("peer-runtime-missing", "The released MNN runtime is not installed.",
      "pip install 'mnnconvert[mnn]', or leave --engine out to use our own executor."),
+    ("attention-not-fused", "--transformerFuse left attention in separate operators, because one operator "
+     "of the target cannot compute it, or found none. The file is right either way.",
+     "The message gives the reasons; --dumpPass names each place. docs/transformers.md says what is fused."),
     ("not-verified", "The file was written but not compared with its source.",
      "Install the source engine, or use --verify always to make this an error."),
     ("run-failed", "The model could not be run on these inputs.",
