@@ -20,8 +20,10 @@ from mnnconvert.passes.attention_parts import Plan, plan
 from mnnconvert.passes.base import GraphPass, Notes
 from mnnconvert.passes.edit import replace_nodes
 from mnnconvert.passes.keep_keys import Kept, kept_keys
+from mnnconvert.passes.reshapes import VIEWS
 
-REACH = 10  # ops between a product and its softmax, and those beside them, that are looked through
+REACH = 10  # ops between a product and its softmax that are looked through
+BETWEEN = {"Binary", "Unary", "Select", "Cast", "Concat", "Identity", "ReLU", "ReLU6", *VIEWS}
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def _reaches_softmax(product: Node) -> bool:
         users = {u for node in ahead for v in node.outputs for u in v.users} - seen
         if any(isinstance(u.op, Softmax) for u in users):
             return True
-        ahead = [u for u in users if not isinstance(u.op, MatMul)]
+        ahead = [u for u in users if u.op.kind in BETWEEN]
         seen |= users
     return False
 
