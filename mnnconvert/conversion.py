@@ -184,6 +184,8 @@ class Conversion:
     def _note_attention(self) -> None:
         """Say what --transformerFuse left in pieces, and why."""
         done = [r for r in self.report.passes if r.name == "fuse-attention"]
+        for note in (note for report in done for note in report.notes):
+            self.note("keys-kept", note, "mnnconvert.load(FILE, kv_cache=True) makes a session that remembers them")
         left = Counter(miss.partition("': ")[2] or miss for report in done for miss in report.misses)
         reasons = "; ".join(
             f"{reason} ({count} times)" if count > 1 else reason for reason, count in left.most_common(3)

@@ -182,6 +182,9 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
      "Compare with our own executor (leave --engine out) and please report the model."),
     ("peer-runtime-missing", "The released MNN runtime is not installed.",
      "pip install 'mnnconvert[mnn]', or leave --engine out to use our own executor."),
+    ("keys-kept", "The model takes keys and values of earlier calls and gives back longer ones; the file has "
+     "neither, as its attention keeps them.",
+     "Run it with load(FILE, kv_cache=True); leave --transformerFuse out to have them as inputs and outputs."),
     ("attention-not-fused", "--transformerFuse left attention in separate operators, because one operator "
      "of the target cannot compute it, or found none. The file is right either way.",
      "The message gives the reasons; --dumpPass names each place. docs/transformers.md says what is fused."),

@@ -57,7 +57,7 @@ class FuseAttention(GraphPass):
         replace_nodes(graph, replace)
         if kept is not None:
             kept.forget(graph)
-            notes.notes.append(f"{len(kept.pasts)} inputs with the keys and values of earlier calls are kept inside")
+            notes.notes += kept.notes()
         graph.prune()
         return len(plans)
 
@@ -78,7 +78,7 @@ def _kept(
     """What is kept from call to call, and the plans of attentions that do so; nothing where one of them cannot."""
     try:
         kept = kept_keys(graph, forms)
-        plans = {form.last: plan(form, runtime, kept=True) for form in kept.forms.values()} if kept else {}
+        plans = {form.last: plan(form, runtime, kept=True) for form in kept.forms} if kept else {}
     except UnlikeError as reason:
         notes.misses.append(f"keys and values of earlier calls stay inputs: {reason}")
         return None, {}

@@ -19,6 +19,10 @@ from mnnconvert.ops.elementwise import Binary
 from mnnconvert.ops.shape import Permute, ShapeOf
 
 Place = tuple[Value, int]  # an axis of an input
+MASK = {
+    "attention",
+    "mask",
+}  # words in the name of an input that has a column for each key, whatever its sizes are called
 
 
 @dataclass(frozen=True)
@@ -30,28 +34,47 @@ class Past:
     whole: Node
 
 
+@dataclass(frozen=True)
+class Lengths:
+    """What is known of sizes when the pasts are gone: axes of the inputs that stay, by size.
+
+    `names` are what the number of positions before is called, `new` is the number of new ones, and `whole` an axis of
+    both together; `assumed` names an input that is only taken to have that.
+    """
+
+    places: dict[Dim, Place]
+    names: frozenset[str]
+    new: Dim
+    whole: Place | None
+    assumed: str = ""
+
+    def part(self, b: Builder, dim: Dim) -> Value:
+        """A size as int32 [1]; UnlikeError where nothing tells it."""
+        if isinstance(dim, int):
+            return b.ints(np.array([dim]))
+        if dim in self.places:
+            value, axis = self.places[dim]
+            return b.add(ShapeOf(axis, axis + 1), value)
+        if self.whole is None or (dim not in self.names and dim not in {add(name, self.new) for name in self.names}):
+            raise UnlikeError("the length of the past follows from no other input")
+        value, axis = self.whole
+        whole = b.add(ShapeOf(axis, axis + 1), value)
+        return b.add(Binary("SUB"), whole, self.part(b, self.new)) if dim in self.names else whole
+
+
 @dataclass
 class Kept:
     """All of a graph: forms that read what is new only, and what becomes of sizes (by node) and of the pasts."""
 
-    forms: dict[Node, AttentionForm]
+    forms: list[AttentionForm]
     pasts: list[Past]
     sizes: dict[Node, tuple[Dim, ...]]
-    places: dict[Dim, Place]
-    longer: tuple[Place, Place] | None  # axes of past + new and of new positions
+    lengths: Lengths
 
     def size(self, b: Builder, node: Node) -> Value:
         """What a ShapeOf gave, from other inputs."""
-        parts = [self._part(b, dim) for dim in self.sizes[node]]
+        parts = [self.lengths.part(b, dim) for dim in self.sizes[node]]
         return parts[0] if len(parts) == 1 else b.add(Concat(0), *parts)
-
-    def _part(self, b: Builder, dim: Dim) -> Value:
-        if isinstance(dim, int):
-            return b.ints(np.array([dim]))
-        if dim in self.places:
-            return _axis(b, self.places[dim])
-        assert self.longer is not None  # `kept_keys` has asked
-        return b.add(Binary("SUB"), *(_axis(b, place) for place in self.longer))
 
     def forget(self, graph: Graph) -> None:
         """Take the inputs and outputs out, once nothing else reads them."""
@@ -62,36 +85,48 @@ class Kept:
         assert not any(value.users for value in gone)  # `kept_keys` has looked
         graph.inputs = [value for value in graph.inputs if value not in gone]
 
-
-def _axis(b: Builder, place: Place) -> Value:
-    return b.add(ShapeOf(place[1], place[1] + 1), place[0])
+    def notes(self) -> list[str]:
+        """What a person may want to know."""
+        assumed = self.lengths.assumed
+        taken = [f"the size of '{assumed}' is taken to be that of past and new positions together"] if assumed else []
+        return [f"{len(self.pasts)} inputs with the keys and values of earlier calls are kept inside", *taken]
 
 
 def kept_keys(graph: Graph, forms: Iterable[AttentionForm]) -> Kept | None:
     """What can be kept; None where nothing is handed on from call to call. UnlikeError where it cannot be kept."""
-    pairs = {f.first: (f, _past(graph, f.k), _past(graph, f.v)) for f in forms}
-    found = {first: (f, k, v) for first, (f, k, v) in pairs.items() if k is not None and v is not None}
+    pairs = [(f, _past(graph, f.k), _past(graph, f.v)) for f in forms]
+    found = [(f, k, v) for f, k, v in pairs if k is not None and v is not None]
     if not found:
         return None
-    kept = {first: replace(f, k=_new(f.k, k), v=_new(f.v, v)) for first, (f, k, v) in found.items()}
-    pasts = list({past.source: past for _, k, v in found.values() for past in (k, v) if past is not None}.values())
-    lengths = {past.source.shape[2] for past in pasts}  # type: ignore[index]  # they have four axes
-    if len(lengths) > 1 or not isinstance(length := lengths.pop(), str):
-        raise UnlikeError("the pasts are not known to have one length, which is open")
-    nodes, sizes = _readers(graph, pasts, [f.last for f, _, _ in found.values()])
-    inside = {value for node in nodes for value in node.outputs} | {past.source for past in pasts}
-    _check(graph, inside, [f for f, _, _ in found.values()], pasts)
+    pasts = list({past.source: past for _, k, v in found for past in (k, v)}.values())
+    inside, sizes = _readers(pasts, [f.last for f, _, _ in found])
+    _check(graph, inside, [f for f, _, _ in found], pasts)
+    kept = Kept([replace(f, k=_new(f.k, k), v=_new(f.v, v)) for f, k, v in found], pasts, sizes, _lengths(graph, pasts))
+    scratch = Builder()
+    for dims in sizes.values():
+        for dim in dims:
+            kept.lengths.part(scratch, dim)  # raises where a size is not known
+    return kept
+
+
+def _lengths(graph: Graph, pasts: Sequence[Past]) -> Lengths:
     sources = {past.source for past in pasts}
+    others = [value for value in graph.inputs if value not in sources]
     places: dict[Dim, Place] = {
         dim: (value, axis)
-        for value in reversed(graph.inputs) if value not in sources
-        for axis, dim in enumerate(value.shape or ()) if isinstance(dim, str)
+        for value in reversed(others) for axis, dim in enumerate(value.shape or ()) if isinstance(dim, str)
     }  # fmt: skip
-    longer = _longer(places, length)
-    unknown = {d for dims in sizes.values() for d in dims if not isinstance(d, int) and d not in places and d != length}
-    if unknown or (longer is None and any(length in dims for dims in sizes.values())):
-        raise UnlikeError("the length of the past follows from no other input")
-    return Kept(kept, pasts, sizes, places, longer)
+    names = {(past.source.shape or ())[2] for past in pasts}
+    new = {(past.new.shape or ())[2] for past in pasts}
+    if len(new) > 1 or None in new or not all(isinstance(name, str) and name not in places for name in names):
+        raise UnlikeError("the pasts are not known to have one length, which is open")
+    count, known = new.pop(), frozenset(str(name) for name in names)
+    whole = next((places[add(name, count)] for name in known if add(name, count) in places), None)
+    assumed = next((v for v in others if v.rank == 2 and set(v.name.split("_")) >= MASK), None)
+    size = (assumed.shape or ())[1] if assumed is not None else None
+    if whole is None and assumed is not None and isinstance(size, str) and size != count:
+        return Lengths(places, known, count, (assumed, 1), assumed.name)
+    return Lengths(places, known, count, whole)
 
 
 def _past(graph: Graph, heads: Repeated) -> Past | None:
@@ -104,10 +139,10 @@ def _past(graph: Graph, heads: Repeated) -> Past | None:
 
 
 def _unturned(value: Value) -> Value:
+    """A value before its last two of four axes changed places."""
     node = value.producer
-    return (
-        node.inputs[0] if node is not None and isinstance(node.op, Permute) and node.op.dims == (0, 1, 3, 2) else value
-    )
+    turned = node is not None and isinstance(node.op, Permute) and node.op.dims == (0, 1, 3, 2)
+    return node.inputs[0] if node is not None and turned else value
 
 
 def _new(heads: Repeated, past: Past) -> Repeated:
@@ -115,19 +150,17 @@ def _new(heads: Repeated, past: Past) -> Repeated:
     return Repeated(past.new, heads.group, heads.swapped != turned, heads.nodes)
 
 
-def _readers(
-    graph: Graph, pasts: Sequence[Past], ends: Sequence[Node]
-) -> tuple[set[Node], dict[Node, tuple[Dim, ...]]]:
-    """The nodes that make something of the pasts, up to the attentions; and those that ask for sizes, with these."""
-    inside: set[Node] = set()
+def _readers(pasts: Sequence[Past], ends: Sequence[Node]) -> tuple[set[Value], dict[Node, tuple[Dim, ...]]]:
+    """What is made of the pasts, up to the attentions; and the nodes that ask for sizes of it, with these."""
+    inside = {past.source for past in pasts}
     sizes: dict[Node, tuple[Dim, ...]] = {}
     ahead = [user for past in pasts for user in past.source.users]
     while ahead:
         node = ahead.pop()
         if isinstance(node.op, ShapeOf):
             sizes[node] = (node.inputs[0].shape or (None,))[node.op.start : node.op.end]
-        elif node not in inside and node not in ends:
-            inside.add(node)
+        elif node.output not in inside and node not in ends:
+            inside.update(node.outputs)
             ahead += [user for value in node.outputs for user in value.users]
     return inside, sizes
 
@@ -144,11 +177,3 @@ def _check(graph: Graph, inside: set[Value], forms: Sequence[AttentionForm], pas
         for value in (form.q, *(mask.value for mask in form.masks)):
             if value in inside:
                 raise UnlikeError(f"'{value.name}' depends on the past")
-
-
-def _longer(places: dict[Dim, Place], length: str) -> tuple[Place, Place] | None:
-    """Axes of the sizes length + n and n."""
-    for dim, place in places.items():
-        if add(dim, length) in places:
-            return places[add(dim, length)], place
-    return None

@@ -13,24 +13,25 @@ from mnnconvert.verify.engines import Engine, Feeds, Outputs, TensorInfo
 def at_first_call(reference: Engine, candidate: Engine) -> Engine:
     """The reference with nothing before, where the candidate keeps keys and values that the reference is handed.
 
-    These are inputs [batch, heads, positions, size] that the candidate lacks, all with one open number of positions.
-    Any other reference is returned as it is.
+    These are inputs [batch, heads, positions, size] that the candidate lacks, all with an open number of positions that
+    no other input has. Any other reference is returned as it is.
     """
     known = {info.name for info in candidate.inputs}
     pasts = [info for info in reference.inputs if info.name not in known]
     lengths = {info.shape[2] if info.shape is not None and len(info.shape) == 4 else None for info in pasts}
-    named = len(lengths) == 1 and all(isinstance(length, str) for length in lengths)
-    return FirstCall(reference, candidate, pasts, str(lengths.pop())) if pasts and named else reference
+    others = {size for info in reference.inputs if info.name in known for size in info.shape or ()}
+    named = all(isinstance(length, str) for length in lengths) and not lengths & others
+    return FirstCall(reference, candidate, pasts, frozenset(map(str, lengths))) if pasts and named else reference
 
 
 class FirstCall:
     """An engine without the inputs `pasts`, which are empty, and without the outputs that the candidate lacks."""
 
-    def __init__(self, engine: Engine, candidate: Engine, pasts: Sequence[TensorInfo], length: str):
+    def __init__(self, engine: Engine, candidate: Engine, pasts: Sequence[TensorInfo], lengths: frozenset[str]):
         self.name = engine.name
         self.exact_kinds = engine.exact_kinds
         self.notes = [*engine.notes, f"{candidate.name} keeps {', '.join(info.name for info in pasts)}: empty here"]
-        self._engine, self._pasts, self._length = engine, pasts, length
+        self._engine, self._pasts, self._lengths = engine, pasts, lengths
         given = {info.name for info in candidate.outputs}
         self.outputs = [info for info in engine.outputs if info.name in given]
         gone = {info.name for info in pasts}
@@ -57,7 +58,7 @@ class FirstCall:
 
     def _without(self, size: int | str | None) -> int | str | None:
         terms = [term.strip() for term in size.split("+")] if isinstance(size, str) else []
-        if self._length not in terms or len(terms) < 2:
+        if len(terms) < 2 or not self._lengths & set(terms):
             return size
-        rest = " + ".join(term for term in terms if term != self._length)
+        rest = " + ".join(term for term in terms if term not in self._lengths)
         return int(rest) if rest.isdigit() else rest

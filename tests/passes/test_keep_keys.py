@@ -39,7 +39,8 @@ def repeated(b, x):
 def layer(b, x, index, bias, batch, past="past"):
     """One block as exporters of Llama write it, and its longer keys and values."""
     q, k, v = (split(b, x, 3 * index + i, n) for i, n in enumerate((HEADS, KEY_HEADS, KEY_HEADS)))
-    pasts = [b.input(f"past.{index}.{n}", F32, (batch, KEY_HEADS, past, SIZE)) for n in ("key", "value")]
+    lengths = {"key": past, "value": f"{past} of values" if past == "p" else past}
+    pasts = [b.input(f"past.{index}.{n}", F32, (batch, KEY_HEADS, size, SIZE)) for n, size in lengths.items()]
     k, v = (b.add(Concat(-2), old, new) for old, new in zip(pasts, (k, v), strict=True))
     scores = b.add(MatMul(), q, b.add(Permute((0, 1, 3, 2)), repeated(b, k)))
     scores = b.add(Binary("MUL"), scores, b.floats(SIZE**-0.5))
@@ -52,7 +53,7 @@ def decoder(batch=1, mask="(past+s)", past="past", extra=None) -> Graph:
     """Two layers on x [batch,s,32] and a mask [batch, past + s]: positions follow from the size of the first past."""
     b = Builder(Graph())
     x = b.input("x", F32, (batch, "s", HIDDEN))
-    seen = b.input("mask", I32, (batch, mask))
+    seen = b.input("attention_mask" if past == "p" else "mask", I32, (batch, mask))
     size = b.input("past.size", F32, (batch, KEY_HEADS, past, SIZE)) if extra == "size" else None
     rows = b.add(Range(), b.ints(0), length(b, x, 1), b.ints(1))
     before = b.add(Binary("SUB"), length(b, seen, 1), length(b, x, 1)) if size is None else length(b, size, 2)
@@ -93,7 +94,7 @@ def by_hand(graph, x, lengths):
     state = {v.name: np.zeros((len(x), KEY_HEADS, 0, SIZE), F32) for v in graph.inputs if v.name.startswith("past")}
     for n in lengths:
         mask = np.ones((len(x), at + n), I32)
-        got = session.run({"x": x[:, at : at + n], "mask": mask, **state})
+        got = session.run({"x": x[:, at : at + n], graph.inputs[1].name: mask, **state})
         state = {name: got[name.replace("past", "present")] for name in state}
         results.append(got["y"])
         at += n
@@ -104,7 +105,7 @@ def in_steps(session, x, lengths):
     results, at = [], 0
     for n in lengths:
         mask = np.ones((len(x), at + n), I32)
-        results.append(session.run({"x": x[:, at : at + n], "mask": mask})["y"])
+        results.append(session.run({"x": x[:, at : at + n], session.inputs[1].name: mask})["y"])
         at += n
     return np.concatenate(results, 1)
 
@@ -142,6 +143,17 @@ def test_another_runtime_keeps_the_keys_of_several_sequences():
     want = by_hand(decoder(batch="n"), x, lengths)
     g = decoder(batch="n")
     assert fused(g, target="none").changes == 2
+    got = in_steps(Session(g, kv_cache=True), x, lengths)
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def test_the_mask_of_an_exporter_that_names_no_sums_is_taken_to_have_a_column_for_each_key():
+    x, lengths = noise(1, 6, HIDDEN), (3, 1, 2)
+    want = by_hand(sized(decoder(mask="m", past="p", extra="size")), x, lengths)
+    g = sized(decoder(mask="m", past="p", extra="size"))
+    report = fused(g)
+    assert report.changes == 2
+    assert "'attention_mask' is taken to be that of past and new" in report.notes[1]
     got = in_steps(Session(g, kv_cache=True), x, lengths)
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
 

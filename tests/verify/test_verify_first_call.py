@@ -50,7 +50,7 @@ def test_one_new_position_stays_a_number():
 OTHERS = {
     "nothing is lacking": {},
     "another kind of input": {"k": ("n", 8)},
-    "two lengths": {"k": ("n", 2, "past", 8), "v": ("n", 2, "other", 8)},
+    "a length that another input has": {"k": ("n", 2, "s", 8)},
     "a fixed length": {"k": ("n", 2, 4, 8)},
 }
 
