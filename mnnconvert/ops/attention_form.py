@@ -1,6 +1,7 @@
 """Attention that a graph spells as two products and what is between, as the passes and the executor find it.
 
-    q k^T -> factors, soft cap -> masks -> softmax -> (zero for NaN, or where a mask forbids) -> times v
+    q k^T -> factors, soft cap -> masks -> (a sink beside them) -> softmax
+    -> (zero for NaN, or where a mask forbids; the sink is cut off) -> times v
 
 What is found is an `AttentionForm`; what is nearly one is an `UnlikeError`, which says what was in the way.
 """
@@ -16,13 +17,15 @@ import numpy as np
 
 from mnnconvert.ir import F32, Node, Value
 from mnnconvert.ir.types import normal_axis
-from mnnconvert.ops.arrange import BroadcastTo
+from mnnconvert.ops.arrange import BroadcastTo, Concat
 from mnnconvert.ops.elementwise import Binary, Select, Unary
 from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.layout import same_values
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.normalization import Softmax
+from mnnconvert.ops.reduction import Reduction
 from mnnconvert.ops.shape import VIEWS, ExpandDims, Permute, Reshape, Unsqueeze
+from mnnconvert.ops.slicing import StridedSlice
 
 Sizes = tuple[Any, ...]  # numbers, symbols, or `Unknown`
 
@@ -85,6 +88,7 @@ class AttentionForm:
     """Two products, and what is between them: `inner` nodes whose values nobody else reads.
 
     Scores are cap tanh(scale q k^T / cap), without a cap scale q k^T. `blank` is what becomes of rows that see no key.
+    `sinks` are one more score per head, [heads] under any shape, which counts in the sum of the softmax only.
     """
 
     first: Node
@@ -97,6 +101,7 @@ class AttentionForm:
     scale: float = 1.0
     cap: float = 0.0
     blank: int = 0
+    sinks: Value | None = None
 
 
 @dataclass
@@ -107,6 +112,7 @@ class _Between:
     factor: float = 1.0
     before_cap: float | None = None  # the factor in front of tanh
     masks: list[Mask] = field(default_factory=list)
+    sinks: Value | None = None
 
     def scale_and_cap(self) -> tuple[float, float]:
         if self.before_cap is None:
@@ -126,6 +132,9 @@ def attention_form(known: Known, first: Node) -> AttentionForm:
     while (user := known.only_user(value)) is not None:
         if isinstance(user.op, Softmax):
             return _form(known, found, user)
+        if isinstance(user.op, Concat):
+            value = _sunk(known, user, value, found)
+            continue
         if not _continues(known, user, value, found):
             raise UnlikeError(f"'{user.name}' ({name_of(user)}) is neither a scale, a soft cap nor a mask")
         found.nodes.append(user)
@@ -160,14 +169,54 @@ def _form(known: Known, found: _Between, softmax: Node) -> AttentionForm:
     """The form that goes on with a softmax."""
     first, masks = found.nodes[0], found.masks
     scale, cap = found.scale_and_cap()
-    cleared = _cleared(known, softmax, masks)
+    cleared = _cleared(known, softmax, masks) if found.sinks is None else _cut(known, softmax, first)
     more, last = _last(known, softmax, cleared[-1].output if cleared else softmax.output)
     q, factor, scaled = _unscaled(known, first.inputs[0])
     keys, key_factor, scaled_keys = _unscaled(known, first.inputs[1])
     k, v = _repeated(known, keys), _repeated(known, last.inputs[1])
     inner = [*found.nodes, softmax, *cleared, *more, *scaled, *scaled_keys, *k.nodes, *v.nodes]
-    blank = (0, ZERO_UNSEEN, ZERO_FOR_NAN)[len(cleared)]
-    return AttentionForm(first, last, masks, q, k, v, inner, scale * factor * key_factor, cap, blank)
+    blank = (0, ZERO_UNSEEN, ZERO_FOR_NAN)[len(cleared)] if found.sinks is None else 0
+    return AttentionForm(first, last, masks, q, k, v, inner, scale * factor * key_factor, cap, blank, found.sinks)
+
+
+def _sunk(known: Known, node: Node, value: Value, found: _Between) -> Value:
+    """The scores with a column of sinks beside them, perhaps less the largest of each row, which changes nothing."""
+    shape, joined = known.shape(value), node.output
+    source = node.inputs[-1]
+    wide = source.producer
+    if wide is not None and isinstance(wide.op, BroadcastTo):
+        source = wide.inputs[0]
+    size, content = known.shape(source), known.constant(source)
+    if content is not None and content.ndim == 4 and np.array_equal(content, np.broadcast_to(content[:1, :, :1], size)):
+        size = (1, size[1], 1, size[3])  # broadcast when it was folded
+    per_head = len(shape) == 4 and size == (1, shape[1], 1, 1)
+    if len(node.inputs) != 2 or node.inputs[0] is not value or not per_head or found.sinks is not None:
+        raise UnlikeError(f"'{node.name}' does not put one sink per head beside the scores")
+    found.sinks = source
+    found.nodes.append(node)
+    less = next((n for n in joined.users if isinstance(n.op, Binary) and n.op.function == "SUB"), None)
+    best = less.inputs[1].producer if less is not None else None
+    if less is None or best is None or joined in known.wanted or set(joined.users) != {less, best}:
+        return joined
+    op = best.op
+    largest = isinstance(op, Reduction) and op.operation == "MAXIMUM" and op.keep_dims and op.dims in ((-1,), (3,))
+    if not largest or less.inputs[0] is not joined or known.only_user(best.output) is not less:
+        raise UnlikeError(f"'{less.name}' is not the difference from the largest score of a row")
+    found.nodes += [best, less]
+    return less.output
+
+
+def _cut(known: Known, softmax: Node, first: Node) -> list[Node]:
+    """The node that takes the last column of a softmax, that of the sinks, away."""
+    node = known.only_user(softmax.output)
+    if node is None or not isinstance(node.op, StridedSlice) or node.op.from_type != 1 or len(node.inputs) < 4:
+        raise UnlikeError(f"the probability of the sink in '{softmax.output.name}' is not cut off")
+    begin, _, axes, *steps = (known.constant(v) for v in node.inputs[1:])
+    whole = all(x is not None and x.size == 1 for x in (begin, axes, *steps))
+    numbers = [int(x.reshape(-1)[0]) for x in (begin, axes, *steps) if x is not None] if whole else []
+    if numbers not in ([0, -1, 1], [0, 3, 1], [0, -1], [0, 3]) or known.shape(node.output) != known.shape(first.output):
+        raise UnlikeError(f"'{node.name}' does not cut the sink off")
+    return [node]
 
 
 def _is_product(known: Known, node: Node) -> bool:

@@ -68,7 +68,8 @@ class Plan:
         plain = abs(form.scale * math.sqrt(sizes.depth) - 1) < 1e-6
         op = Attention(self.kept, self.layer, 0.0 if plain else form.scale)
         mask = None if self.causal else self._mask(b, q, k)
-        y = b.add(op, q, k, v, *([] if mask is None else [mask]))
+        sinks = [] if form.sinks is None else [_per_head(b, form.sinks)]
+        y = b.add(op, q, k, v, *([] if mask is None else [mask]), *sinks)
         if mask is not None and form.blank and not self._sees_a_key():
             y = _blank(b, y, mask)
         result = self._restored(b, y, form.q)
@@ -154,8 +155,8 @@ def plan(form: AttentionForm, runtime: bool, kept: bool = False) -> Plan:
         raise UnlikeError("the mask differs from sequence to sequence, which have no axis in the products")
     known = _known(form, sizes)
     causal = known is not None and bool(form.masks) and seen_by_first(known, _rows_and_keys(sizes)) == 1
-    causal = causal and sizes.queries == sizes.keys
-    way = _way(sizes, causal) if runtime else "plain"
+    causal = causal and sizes.queries == sizes.keys and form.sinks is None
+    way = _way(sizes, causal, form.sinks is not None) if runtime else "plain"
     if kept:
         _check_kept(sizes, runtime)
     if runtime:
@@ -220,10 +221,10 @@ def _known(form: AttentionForm, sizes: Sequences) -> np.ndarray | None:
     return folded(contents).astype(F32) if contents else np.zeros((1, 1), F32)
 
 
-def _way(sizes: Sequences, causal: bool) -> str:
+def _way(sizes: Sequences, causal: bool, sinks: bool) -> str:
     if sizes.batch == 1 or sizes.flat:
         return "plain"
-    return "long" if sizes.mask and sizes.mask[0] != 1 and not causal else "heads"
+    return "long" if sinks or (sizes.mask and sizes.mask[0] != 1 and not causal) else "heads"
 
 
 def _check_kept(sizes: Sequences, runtime: bool) -> None:
@@ -266,6 +267,12 @@ def _blank(b: Builder, y: Value, mask: Value) -> Value:
     seen = b.add(Binary("GREATER"), best, b.floats(-np.inf))
     seen = b.add(Squeeze((1,)), seen) if seen.rank == 4 else seen
     return b.add(Select(), seen, y, b.floats(0.0))
+
+
+def _per_head(b: Builder, sinks: Value) -> Value:
+    """Sinks [1, heads, 1, 1], or a constant that repeats these, as [heads]."""
+    content = sinks.constant
+    return b.add(Reshape((-1,)), sinks) if content is None else b.constant(np.ascontiguousarray(content[0, :, 0, 0]))
 
 
 def _size(b: Builder, x: Value, axis: int) -> Value:

@@ -9,6 +9,8 @@ import pytest
 from transformer_zoo import KINDS, LAYERS, WORDS, export, export_decoder, feeds
 
 import mnnconvert
+from mnnconvert.api import convert_with
+from mnnconvert.options import ConversionOptions
 from mnnconvert.schema.reader import read_model
 from mnnconvert.verify.engines import OnnxRuntimeEngine
 from mnnconvert.verify.mnn_engine import MnnEngine
@@ -54,7 +56,8 @@ def test_kinds(name, how, dynamo, tmp_path):
 def test_another_runtime_takes_masks_per_head_too(name, tmp_path):
     source, path = tmp_path / "m.onnx", tmp_path / "m.mnn"
     export(name, "eager", source, False)
-    mnnconvert.convert(source, path, transformer_fuse=True, target="none", verify="always")
+    asked = {"transformer_fuse": True, "target": "none", "verify": "always"}
+    convert_with(ConversionOptions.from_keywords(model_file=str(source), mnn_model=str(path), **asked))
     assert attentions(path) == LAYERS
 
 

@@ -7,7 +7,7 @@ import pytest
 from pass_cases import build, check_pass, feeds_for, kinds, noise
 
 from mnnconvert.ir import Graph
-from mnnconvert.ops.arrange import BroadcastTo
+from mnnconvert.ops.arrange import BroadcastTo, Concat
 from mnnconvert.ops.elementwise import Binary, Select
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.shape import Reshape
@@ -104,6 +104,22 @@ def optimum_gather(op, x, mask):
     return merged(op, op.MatMul(p, v))
 
 
+def with_sinks(op, scores, sinks=(1, 4, 1, 1), end=-1, best="MAXIMUM"):
+    """Probabilities beside one more score per head, as GPT-OSS has them."""
+    wide = op.add(BroadcastTo(), op.constant(noise(*sinks), "sinks"), op.constant(np.array([1, 1, 5, 1], np.int32)))
+    joined = op.add(Concat(-1), scores, wide)
+    less = op.Sub(joined, op.Reduction(joined, operation=best, dims=(-1,), keep_dims=True))
+    bounds = [op.constant(np.array([n], np.int32)) for n in (0, end, -1, 1)]
+    return op.StridedSlice(op.Softmax(less), *bounds)
+
+
+def gpt_oss(op, x, mask):
+    """A sink beside the scores of each head, whose probability is cut off."""
+    q, k, v = projected(op, x, 4, 4, 4)
+    scores = op.Add(op.Mul(times(op, split(op, q, 4), split(op, k, 4)), 8**-0.5), mask)
+    return merged(op, op.MatMul(with_sinks(op, scores), split(op, v, 4)))
+
+
 def opt(op, x):
     """OPT, BART and nn.MultiheadAttention: heads of one sequence as a batch of matrices."""
     q, k, v = (op.add(Reshape((-1, 0, SIZE)), op.Permute(op.add(Reshape((-1, 0, 4, SIZE)), t), dims=(0, 2, 1, 3)))
@@ -133,6 +149,7 @@ SPELLINGS = {
     "Llama": (llama, {"x": (1, "s", 16), "mask": (1, 1, "s", "s")}),
     "Gemma": (gemma, {"x": ("n", "s", 16), "mask": ("n", 1, "s", "s")}),
     "grouped by indices": (optimum_gather, {"x": (1, "s", 16), "mask": (1, 1, "s", "s")}),
+    "GPT-OSS": (gpt_oss, {"x": (1, 5, 16), "mask": (1, 1, 5, 5)}),
     "OPT": (opt, {"x": (1, 5, 16)}),
     "keras": (keras, {"x": ("n", "s", 16)}),
 }  # fmt: skip
@@ -207,8 +224,10 @@ def test_rows_that_see_no_key_are_zero(target, tmp_path):
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
 
 
-def one(op, q, k, v, mask=None, change=lambda op, s: s, last=lambda op, p, v: op.MatMul(p, v), axis=-1):
+def one(op, q, k, v, mask=None, change=lambda op, s: s, last=lambda op, p, v: op.MatMul(p, v), axis=-1, sinks=None):
     scores = change(op, op.Mul(times(op, q, k), 8**-0.5))
+    if sinks is not None:
+        return last(op, with_sinks(op, scores, **sinks), v)
     return last(op, op.Softmax(scores if mask is None else op.Add(scores, mask), axis=axis), v)
 
 
@@ -237,6 +256,9 @@ NEAR = {  # how it differs, other sizes, the reason, and whether another runtime
         "same heads",
         False,
     ),
+    "a sink per row": ({"sinks": {"sinks": (1, 4, 5, 1)}}, {}, "one sink per head", False),
+    "another shift than the largest": ({"sinks": {"best": "MINIMUM"}}, {}, "is not the difference from", False),
+    "more cut off than the sink": ({"sinks": {"end": -2}}, {"v": (1, 4, 4, SIZE)}, "does not cut the sink", False),
     "more keys": ({}, SEVEN, "5 queries on 7 keys", True),
     "other values": ({}, {"v": (1, 4, 5, 6)}, "keys of 8 and values of 6", True),
     "a mask per head": ({}, {"mask": (1, 4, 5, 5)}, "from head to head", True),

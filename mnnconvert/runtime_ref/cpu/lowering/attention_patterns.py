@@ -43,6 +43,8 @@ def find_attention(ctx: Lowering, first: Node) -> None:
         form = attention_form(ctx, first)
     except UnlikeError:
         return
+    if form.sinks is not None:
+        return
     shape, result = ctx.shape(first.output), ctx.shape(form.last.output)
     depth = ctx.shape(first.inputs[0])[-2 if first.op.transpose_a else -1]  # type: ignore[attr-defined]
     known = common_sizes(_leads(ctx, form)) is not None
