@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -190,7 +191,7 @@ class Conversion:
         self.progress("rewrite", 0.0)
         from mnnconvert.weights import blocks_of
 
-        names = ("convert_matmul_to_conv", "use_gelu_approximation")
+        names = ("convert_matmul_to_conv", "use_gelu_approximation", "transformer_fuse")
         self.report.passes = run_pipeline(
             graph,
             level=self.options.optimize_level,
@@ -200,6 +201,23 @@ class Conversion:
             hook=self._after_pass if self.options.dump_pass or self.options.debug else None,
         )
         self.report.nodes_after = sum(len(g.nodes) for g in graph.graphs())
+        self._note_attention()
+
+    def _note_attention(self) -> None:
+        """Say what --transformerFuse left in pieces, and why."""
+        done = [r for r in self.report.passes if r.name == "fuse-attention"]
+        for note in (note for report in done for note in report.notes):
+            self.note("keys-kept", note, "mnnconvert.load(FILE, kv_cache=True) makes a session that remembers them")
+        left = Counter(miss.partition("': ")[2] or miss for report in done for miss in report.misses)
+        reasons = "; ".join(
+            f"{reason} ({count} times)" if count > 1 else reason for reason, count in left.most_common(3)
+        )
+        if left:
+            self.note(
+                "attention-not-fused", f"attention stays in separate operators: {reasons}", "--dumpPass names each"
+            )
+        elif done and not done[0].changes:
+            self.note("attention-not-fused", "the model has no attention that --transformerFuse could fuse")
 
     def _after_pass(self, graph: Graph, step: Any, report: Report) -> None:
         from mnnconvert.ir import verify
@@ -427,12 +445,14 @@ class Conversion:
         from mnnconvert.verification import ANY_ERROR, choose_feeds
         from mnnconvert.verify.compare import Tolerance
         from mnnconvert.verify.engines import SessionEngine
+        from mnnconvert.verify.first_call import at_first_call
         from mnnconvert.verify.verification import verify_engines
 
         self.progress("verify", 0.5)
         quantized = self.recipe.changes_weights
         tolerance = Tolerance(ANY_ERROR if quantized else self.options.tolerance)
         candidate = SessionEngine(load(path))
+        reference = at_first_call(reference, candidate)
         feeds = choose_feeds(reference, candidate, self.options.inputs, self.options.seed)
         result = self._attempt(lambda: verify_engines(reference, candidate, feeds, tolerance))
         if result is None:

@@ -242,8 +242,7 @@ REFUSED: dict[str, str] = {
     "optimize_prefer": "no pass trades size for speed.",
     "group_conv_native": "grouped convolutions are always kept in one piece.",
     "benchmark_model": "a model without weights could neither be run nor be proved.",
-    "transformer_fuse": "no pass fuses attention yet; the model is written in its separate operators.",
-    "transformer_fuse_c4": "it changes fused transformers only, and no pass fuses attention yet.",
+    "transformer_fuse_c4": "fused transformers are written in the plain layout, which every runtime computes.",
     "use_origin_rnn_impl": "LSTM and GRU have one form here, which the target runtime computes right.",
     "split_block_quant": "blockwise weights are always stored in one piece, which the target runtime reads.",
     "detect_sparse_speed_up": "weights are always stored dense.",
@@ -326,6 +325,13 @@ CONTRADICTIONS: tuple[Contradiction, ...] = (
         "--convertMatmulToConv=0",
         lambda o: _codes(o) and not o.convert_matmul_to_conv,
         "matrix products can only be stored in few bits as convolutions.",
+        "Leave out one of them.",
+    ),
+    Contradiction(
+        "--transformerFuse",
+        "--optimizeLevel 0",
+        lambda o: o.transformer_fuse and o.optimize_level == 0,
+        "nothing is fused at level 0.",
         "Leave out one of them.",
     ),
     Contradiction(

@@ -219,6 +219,12 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
      "pip install 'mnnconvert[mnn]', or leave --engine out to use our own executor."),
     ("no-layer-values", "Layers can only be compared where the source engine tells the values inside its model.",
      "Leave --per-layer and --repro out; --bisect names the step of the conversion that changes the outputs."),
+    ("keys-kept", "The model takes keys and values of earlier calls and gives back longer ones; the file has "
+     "neither, as its attention keeps them.",
+     "Run it with load(FILE, kv_cache=True); leave --transformerFuse out to have them as inputs and outputs."),
+    ("attention-not-fused", "--transformerFuse left attention in separate operators, because one operator "
+     "of the target cannot compute it, or found none. The file is right either way.",
+     "The message gives the reasons; --dumpPass names each place. docs/transformers.md says what is fused."),
     ("not-verified", "The file was written but not compared with its source.",
      "Install the source engine, or use --verify always to make this an error."),
     ("run-failed", "The model could not be run on these inputs.",

@@ -20,6 +20,7 @@ from mnnconvert.runtime_ref.session import Session, load
 from mnnconvert.schema.reader import read_model
 from mnnconvert.verify.compare import Comparison, Tolerance
 from mnnconvert.verify.engines import Engine, OnnxRuntimeEngine, Outputs, SessionEngine, TensorInfo
+from mnnconvert.verify.first_call import at_first_call
 from mnnconvert.verify.gates import SIZE, GateResult, evaluate, read_gates
 from mnnconvert.verify.layers import LayerwiseResult
 from mnnconvert.verify.litert_engine import LiteRtEngine
@@ -115,8 +116,8 @@ class _Verification:
             judged = ANY_ERROR if self.rules else ConversionOptions.tolerance
         self.tolerance = Tolerance(judged)
         framework = request.options.framework or "" if request.options else ""
-        self.reference = open_source(request.source, framework, chosen=request.chosen)
         self.candidate = open_candidate(request.mnn, request.engine)
+        self.reference = at_first_call(open_source(request.source, framework, chosen=request.chosen), self.candidate)
         self.feeds: Feeds = {}
         self.missed = False
         self.functions = {r.function: load_function(r.function, self.folder) for r in self.rules if r.function}
@@ -272,6 +273,7 @@ def _common_shape(shape: Shape | None, fixed: Shape | None) -> Shape | None:
 def verify_graph(reference: Engine, graph: Graph, inputs: Any, tolerance: float, seed: int) -> VerificationResult:
     """A graph in memory, run by our executor, against a source engine."""
     candidate = SessionEngine(Session(graph))
+    reference = at_first_call(reference, candidate)
     return verify_engines(reference, candidate, choose_feeds(reference, candidate, inputs, seed), Tolerance(tolerance))
 
 

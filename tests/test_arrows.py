@@ -34,17 +34,6 @@ INTERFACE = {
     "api", "bisection", "calibration", "compression", "conversion", "describe", "feeding", "llm", "llm_session",
     "perplexity", "reproduction", "verification", "weights",
 }  # fmt: skip
-    "api",
-    "calibration",
-    "compression",
-    "conversion",
-    "describe",
-    "llm",
-    "llm_session",
-    "perplexity",
-    "verification",
-    "weights",
-}
 ROOMS |= dict.fromkeys(INTERFACE, set(ROOMS) | INTERFACE)
 ROOMS["root"] = set(ROOMS)
 ROOMS["cli"] = set(ROOMS)

@@ -82,3 +82,10 @@ class Opaque(Op):
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
         return tuple(Spec(np.dtype(np.float32)) for _ in range(self.results))
+
+
+def same_values(op: object) -> bool:
+    """Whether an op hands on its operand as it is: between channel-first layouts, or as Identity."""
+    if isinstance(op, ConvertTensor):
+        return (op.source in CHANNEL_FIRST) == (op.dest in CHANNEL_FIRST)
+    return isinstance(op, Identity)

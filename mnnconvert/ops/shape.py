@@ -375,3 +375,7 @@ class Rank(Op):
         return np.array(x.ndim, I32)
 
     samples = grid(x=[(2, 3), ()])
+
+
+VIEWS = (Reshape, Squeeze, Unsqueeze, ExpandDims, Flatten)
+"""Ops whose result is their first operand in row-major order, under another shape."""

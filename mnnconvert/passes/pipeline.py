@@ -49,8 +49,12 @@ PHASES = (
     )),
     Phase("canonical form", "Bring the spellings of different exporters to one.", (
         Entry("algebra:CanonicalAlgebra"), Entry("sizes:ResolveSizes"), Entry("constants:FoldConstants"),
-        Entry("reshapes:ResolveReshapes"), Entry("permutes:SinkPermutes"), Entry("reshapes:MergeReshapes"),
+        Entry("reshapes:ResolveReshapes"), Entry("flat_permutes:PermuteApart"), Entry("permutes:SinkPermutes"),
+        Entry("reshapes:MergeReshapes"),
         Entry("expressions:ShareExpressions"),
+    )),
+    Phase("transformer fusion", "Make one Attention of products around a softmax, on request.", (
+        Entry("fuse_attention:FuseAttention", option="transformer_fuse"),
     )),
     Phase("fusion", "Make one op of several, where MNN has one that computes the same.", (
         Entry("fuse_norm:FuseNorm"), Entry("fuse_gelu:FuseGelu"),
@@ -72,7 +76,7 @@ PHASES = (
     Phase("names", "Let every output leave under its name.", (Entry("names:NameOutputs", level=0),)),
 )  # fmt: skip
 
-DEFAULTS = {"convert_matmul_to_conv": True, "use_gelu_approximation": False, "block": 0}
+DEFAULTS = {"convert_matmul_to_conv": True, "use_gelu_approximation": False, "block": 0, "transformer_fuse": False}
 
 
 def entries() -> Iterator[tuple[Phase, Entry]]:

@@ -98,7 +98,7 @@ def _open_axes(inputs: Sequence[TensorInfo]) -> Iterator[tuple[TensorInfo, int]]
 
 def _sum(key: Key, known: Mapping[Key, int]) -> int | None:
     """The value of a size such as "past_length + 1", which exporters of decoders write."""
-    terms = [term.strip() for term in key.split("+")] if isinstance(key, str) else []
+    terms = [term.strip() for term in key.strip("()").split("+")] if isinstance(key, str) else []
     if len(terms) < 2 or not all(term in known or term.isdigit() for term in terms):
         return None
     return sum(int(term) if term.isdigit() else known[term] for term in terms)

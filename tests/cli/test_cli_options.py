@@ -132,6 +132,7 @@ def test_bad_keywords_are_named(keywords: dict[str, object], reference: str, men
 
 CONFLICTS: list[tuple[dict[str, object], str, str]] = [
     ({"fp16": True, "weight_bits": 4}, "--fp16", "--weightQuantBits"),
+    ({"transformer_fuse": True, "optimize_level": 0}, "--transformerFuse", "--optimizeLevel 0"),
     ({"fp16": True, "recipe": "r.toml"}, "--fp16", "--recipe"),
     ({"fp16": True, "quant_rule": "op=Gather,bits=8"}, "--fp16", "--quantRule"),
     ({"fp16": True, "compression_params_file": "p.json"}, "--fp16", "--compressionParamsFile"),

@@ -109,7 +109,7 @@ MODELS = {
 def test_each_pass_alone_keeps_the_values(model, name):
     make, shape = MODELS[model]
     loose = 5e-4 if name == "approximate-gelu" else 1e-5  # rounding of reordered sums; what that pass promises
-    options = {"use_gelu_approximation": True, "block": 2}
+    options = {"use_gelu_approximation": True, "block": 2, "transformer_fuse": True}
     run = next(p for p in planned(options=options) if p.name == name)
     check_pass(run, build(make, x=shape), rtol=loose, atol=loose)
 

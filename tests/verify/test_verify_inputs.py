@@ -72,8 +72,9 @@ def test_a_size_that_no_input_has_is_an_error():
         generate([info("x", "float32", "n", 3, "h", 8)], 0, {"hight": 32})
 
 
-def test_sums_of_symbols_are_evaluated():
-    past, mask = info("past", "float32", 1, 4, "past_len", 8), info("mask", "int64", 1, "past_len + 1")
+@pytest.mark.parametrize("named", ["past_len + 1", "(past_len+1)"])
+def test_sums_of_symbols_are_evaluated(named):
+    past, mask = info("past", "float32", 1, 4, "past_len", 8), info("mask", "int64", 1, named)
     (_, _, length, _), (_, total) = shapes(past, mask)
     assert total == length + 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from mnnconvert.frontends.onnx.signature import faults, float_operands
 from mnnconvert.frontends.onnx.source_types import result_types
 from mnnconvert.frontends.onnx.tensors import NAMES, graph_type, tensor_of
 from mnnconvert.ir import Builder, Dim, Graph, Shape, Tensor, Value
-from mnnconvert.ir.types import merge
+from mnnconvert.ir.types import add, merge
 from mnnconvert.ops.plugin import load_plugins
 
 UNNAMED = ("", "?", "-1", "None", "unk", "unknown")  # placeholders that exporters write for any open size
@@ -499,7 +500,14 @@ def _dim(dim: Any, unnamed: str) -> Dim:
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return int(dim.dim_value)
     named = dim.dim_param.strip()
-    return named if named not in UNNAMED else unnamed
+    return _sum(named) if named not in UNNAMED else unnamed
+
+
+def _sum(named: str) -> Dim:
+    """A size such as "past + sequence" in the spelling in which sums of sizes are written here."""
+    terms: list[Dim] = [int(term) if term.strip().isdigit() else term.strip() for term in named.split("+")]
+    plain = len(terms) > 1 and all(isinstance(term, int) or str(term).isidentifier() for term in terms)
+    return reduce(add, terms) if plain else named
 
 
 def _note_type(graph: Graph, name: str, elem_type: int, dtype: np.dtype) -> None:

@@ -30,8 +30,8 @@ from mnnconvert.ir.types import Spec, known
 from mnnconvert.ops.activation import ReLU, ReLU6
 from mnnconvert.ops.control import If, truth
 from mnnconvert.ops.elementwise import Binary, Unary
-from mnnconvert.ops.layout import CHANNEL_FIRST, ConvertTensor, Identity
-from mnnconvert.ops.shape import ExpandDims, Flatten, Reshape, Squeeze, Unsqueeze
+from mnnconvert.ops.layout import same_values
+from mnnconvert.ops.shape import VIEWS
 from mnnconvert.runtime_ref.cache import Caches, KvCache
 from mnnconvert.runtime_ref.cpu.library import Kernel, Library, Pool, aligned_copy
 from mnnconvert.runtime_ref.cpu.strided import copy_parameters, phantom
@@ -39,9 +39,6 @@ from mnnconvert.runtime_ref.cpu.strided import copy_parameters, phantom
 Sizes = tuple[int, ...]
 PLAIN, BLOCKED, LAST = "plain", "blocked", "last"
 FOLD_ELEMENTS = 1 << 12  # shape arithmetic is done while a program is built
-
-VIEWS = (Reshape, Squeeze, Unsqueeze, ExpandDims, Flatten)
-"""Ops whose result is their first operand in row-major order, under another shape."""
 
 ACTIVATIONS = {"IDENTITY": 0, "CLIP": 1, "SIGMOID": 2, "SILU": 3, "HARDSWISH": 4, "GELU_STANDARD": 5, "GELU": 6,
                "TANH": 7, "LEAKY": 8}  # fmt: skip
@@ -604,13 +601,6 @@ class Lowering:
         kernel = "nchw_to_blocked" if layout == BLOCKED else "blocked_to_nchw"
         self.call(kernel, x=source, y=made, batch=n, channels=c, pixels=math.prod(spatial))
         return made
-
-
-def same_values(op: object) -> bool:
-    """Whether an op hands on its operand as it is: between channel-first layouts, or as Identity."""
-    if isinstance(op, ConvertTensor):
-        return (op.source in CHANNEL_FIRST) == (op.dest in CHANNEL_FIRST)
-    return isinstance(op, Identity)
 
 
 def _activation(node: Node | None) -> tuple[int, float, float] | None:

@@ -188,3 +188,16 @@ def test_sizes_of_minus_one_that_mean_unchanged_are_resolved(rows):
     check(text, arrays, rtol=1e-6)
     (z,) = (v for v in import_proto(model(text, arrays)[0]).values() if v.name == "z")
     assert z.shape == ("n", "m", 3)
+
+
+@pytest.mark.parametrize(
+    ("named", "size"),
+    [("past + s", "(past+s)"), ("s+past", "(past+s)"), ("past + 1", "(past+1)"), ("2*past + s", "2*past + s"),
+     ("past", "past"), ("7", "7")],
+)  # fmt: skip
+def test_sums_of_sizes_are_those_that_ops_compute(named, size):
+    proto, _ = model("(float[n] a, float[past] b, float[s] c) => (float[m] y) { y = Concat<axis=0>(b, c) }")
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = named
+    graph = import_proto(proto)
+    assert graph.inputs[0].shape == (size,)
+    assert graph.outputs[0][1].shape == ("(past+s)",)

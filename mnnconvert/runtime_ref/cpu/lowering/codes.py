@@ -14,9 +14,9 @@ from mnnconvert.ops.integer import ConvInt8
 from mnnconvert.ops.layout import ConvertTensor
 from mnnconvert.ops.pooling import Pooling
 from mnnconvert.ops.quantization import FloatToInt8, Int8ToFloat
-from mnnconvert.ops.shape import Permute, Transpose
+from mnnconvert.ops.shape import VIEWS, Permute, Transpose
 from mnnconvert.runtime_ref.cpu.library import aligned
-from mnnconvert.runtime_ref.cpu.lower import BLOCKED, LAST, PLAIN, VIEWS, Lowering, Tensor, lowers
+from mnnconvert.runtime_ref.cpu.lower import BLOCKED, LAST, PLAIN, Lowering, Tensor, lowers
 from mnnconvert.runtime_ref.cpu.lowering.convolution import window_of
 
 MAP_RANK = 4

@@ -20,8 +20,9 @@ from mnnconvert.ir.types import normal_axis
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.elementwise import Binary, Unary
 from mnnconvert.ops.gather import GatherV2
+from mnnconvert.ops.shape import VIEWS
 from mnnconvert.ops.slicing import Slice, StridedSlice
-from mnnconvert.runtime_ref.cpu.lower import VIEWS, Lowering, Sizes, finds
+from mnnconvert.runtime_ref.cpu.lower import Lowering, Sizes, finds
 from mnnconvert.runtime_ref.cpu.lowering.attention import as_rows
 from mnnconvert.runtime_ref.cpu.lowering.matmul import source_of
 from mnnconvert.runtime_ref.cpu.lowering.movement import geometry, slice_index

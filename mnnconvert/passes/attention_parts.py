@@ -1,0 +1,286 @@
+"""What Attention is given: heads in its order of axes, and one mask for all that keeps queries from keys.
+
+MNN 3.6.1 computes one sequence with as many keys as queries, whose mask has a row for each query and is that of all
+heads. Several sequences become more heads of one sequence; where each has a mask of its own they become one long
+sequence, whose mask keeps each to itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+
+from mnnconvert.ir import F32, Builder, Value
+from mnnconvert.ir.types import merge
+from mnnconvert.ops.arrange import BroadcastTo, Concat
+from mnnconvert.ops.attention import Attention
+from mnnconvert.ops.attention_form import AttentionForm, Mask, Repeated, UnlikeError, folded, seen_by_first
+from mnnconvert.ops.elementwise import Binary, Select
+from mnnconvert.ops.generators import Range
+from mnnconvert.ops.reduction import Reduction
+from mnnconvert.ops.shape import Permute, Reshape, ShapeOf, Squeeze, Unsqueeze
+
+Size = int | str | None
+Sizes = tuple[Size, ...]
+
+MOST_KNOWN = 1 << 22  # elements of a mask that is looked at
+
+
+@dataclass
+class Sequences:
+    """Sizes of an attention: sequences, heads, queries, keys, and elements of a key; `flat` where products have no
+    axis for sequences. A mask is [batch or 1, heads or 1, queries or 1, keys], None where that is not known; () stands
+    for none.
+    """
+
+    flat: bool
+    batch: Size
+    heads: int
+    queries: Size
+    keys: Size
+    depth: int
+    mask: Sizes = ()
+
+
+@dataclass
+class Plan:
+    """How a form becomes an op. `way`: 'plain', sequences as more 'heads', or as one 'long' sequence."""
+
+    form: AttentionForm
+    sizes: Sequences
+    runtime: bool
+    way: str
+    known: np.ndarray | None  # all masks together, where they are known
+    causal: bool
+    kept: bool  # whether keys and values of earlier calls are there as well
+    layer: int = -1
+
+    def build(self, b: Builder) -> Value:
+        """The result of the last product, by one op."""
+        form, first, sizes = self.form, self.form.first, self.sizes
+        q = self._rows(b, form.q, first.op.transpose_a)  # type: ignore[attr-defined]
+        k = self._rows(b, form.k.source, first.op.transpose_b == form.k.swapped)  # type: ignore[attr-defined]
+        v = self._rows(b, form.v.source, form.last.op.transpose_b != form.v.swapped)  # type: ignore[attr-defined]
+        plain = abs(form.scale * math.sqrt(sizes.depth) - 1) < 1e-6
+        op = Attention(self.kept, self.layer, 0.0 if plain else form.scale)
+        mask = None if self.causal else self._mask(b, q, k)
+        sinks = [] if form.sinks is None else [_per_head(b, form.sinks)]
+        y = b.add(op, q, k, v, *([] if mask is None else [mask]), *sinks)
+        if mask is not None and form.blank and not self._sees_a_key():
+            y = _blank(b, y, mask)
+        result = self._restored(b, y, form.q)
+        result.spec.shape = merge(result.shape, form.last.output.shape)
+        return result
+
+    def _rows(self, b: Builder, x: Value, swapped: bool) -> Value:
+        """[batch, heads, rows, size], the last two perhaps swapped, as [batch, rows, heads, size]."""
+        if self.sizes.flat:
+            return b.add(Unsqueeze((0,)), b.add(Permute((2, 0, 1) if swapped else (1, 0, 2)), x))
+        rows, size = (3, 2) if swapped else (2, 3)
+        if self.way == "heads":
+            together = b.add(Reshape((0, -1, _number((x.shape or ())[size]))), b.add(Permute((rows, 0, 1, size)), x))
+            return b.add(Unsqueeze((0,)), together)
+        ordered = b.add(Permute((0, rows, 1, size)), x)
+        return self._joined(b, ordered) if self.way == "long" else ordered
+
+    def _joined(self, b: Builder, x: Value) -> Value:
+        """[batch, rows, heads, size] as [1, batch * rows, heads, size]."""
+        return b.add(Reshape((1, -1, *(_number(size) for size in (x.shape or ())[2:]))), x)
+
+    def _restored(self, b: Builder, y: Value, q: Value) -> Value:
+        """y [1 or batch, rows, heads * size] in the order of the last product."""
+        heads, size = self.sizes.heads, self._width()
+        if self.sizes.flat:
+            split = b.add(Reshape((-1, heads, size)), y)
+            return b.add(Permute((1, 0, 2)), split)
+        if self.way == "heads":
+            split = b.add(Reshape((0, -1, heads, size)), b.add(Squeeze((0,)), y))
+            return b.add(Permute((1, 2, 0, 3)), split)
+        if self.way == "long":
+            axis = 3 if self.form.first.op.transpose_a else 2  # type: ignore[attr-defined]
+            target = b.add(Concat(0), _size(b, q, 0), _size(b, q, axis), b.ints(np.array([heads, size])))
+            return b.add(Permute((0, 2, 1, 3)), b.add(Reshape(), y, target))
+        return b.add(Permute((0, 2, 1, 3)), b.add(Reshape((0, 0, heads, size)), y))
+
+    def _width(self) -> int:
+        return _number((self.form.last.output.shape or (None,))[-1])
+
+    def _sees_a_key(self) -> bool:
+        return self.known is not None and not np.isneginf(self.known).all(-1).any()
+
+    def _mask(self, b: Builder, q: Value, k: Value) -> Value:
+        """What is added to the scores of q [1 or batch, queries, ...] and k [1 or batch, keys, ...]."""
+        masks, shape = self.form.masks, self.sizes.mask
+        if not masks and not self.runtime:
+            return b.constant(np.zeros((1, 1), F32))
+        total = b.constant(self.known) if self.known is not None else _total(b, masks)
+        if self.way == "long":
+            return self._apart(b, total, q)
+        rows = shape[2] if shape else None
+        if shape and shape[3] == self.sizes.keys and (rows == self.sizes.queries or (not self.runtime and rows == 1)):
+            return total
+        columns = b.ints(np.array([1])) if self.kept and shape else _size(b, k, 1)
+        target = b.add(Concat(0), b.ints(np.array([1, 1])), _size(b, q, 1), columns)
+        return b.add(BroadcastTo(), total, target)
+
+    def _apart(self, b: Builder, total: Value, q: Value) -> Value:
+        """A mask [batch, 1, 1 or rows, keys] as [1, 1, batch * rows, batch * keys] that keeps sequences apart."""
+        source = self.form.q
+        axis = 3 if self.form.first.op.transpose_a else 2  # type: ignore[attr-defined]
+        count, rows, one = _size(b, source, 0), _size(b, source, axis), b.ints(np.array([1]))
+        number = b.add(Range(), b.ints(0), b.add(Reshape(()), count), b.ints(1))
+        own = b.add(Binary("EQUAL"), b.add(Reshape((-1, 1, 1, 1)), number), b.add(Reshape((1, 1, -1, 1)), number))
+        whole = b.add(BroadcastTo(), total, b.add(Concat(0), one, one, rows, rows))
+        spread = b.add(Permute((0, 2, 1, 3)), whole)
+        apart = b.add(Select(), own, spread, b.floats(-np.inf))
+        long = _size(b, q, 1)
+        return b.add(Reshape(), apart, b.add(Concat(0), one, one, long, long))
+
+
+def plan(form: AttentionForm, runtime: bool, kept: bool = False) -> Plan:
+    """How the op says what a form does; UnlikeError where it, or the runtime if that matters, cannot.
+
+    Of a form whose keys and values are `kept`, those operands are the new ones only.
+    """
+    if form.k.group != form.v.group:
+        form = replace(form, k=_whole(form.k), v=_whole(form.v))
+    sizes = _sizes(form)
+    if form.cap:
+        raise UnlikeError(f"scores are capped softly at {form.cap:g}")
+    if sizes.mask and sizes.flat and sizes.mask[0] != 1:
+        raise UnlikeError("the mask differs from sequence to sequence, which have no axis in the products")
+    known = _known(form, sizes)
+    causal = known is not None and bool(form.masks) and seen_by_first(known, _rows_and_keys(sizes)) == 1
+    causal = causal and sizes.queries == sizes.keys and form.sinks is None
+    way = _way(sizes, causal, form.sinks is not None) if runtime else "plain"
+    if kept:
+        _check_kept(sizes, runtime)
+    if runtime:
+        _check_runtime(form, sizes, kept)
+    if form.blank and not runtime and sizes.mask and sizes.mask[1] != 1:
+        raise UnlikeError("rows may see no key, under masks that differ from head to head")
+    return Plan(form, sizes, runtime, way, known, causal, kept)
+
+
+def _whole(heads: Repeated) -> Repeated:
+    """Keys or values as they are when they have been repeated."""
+    return Repeated(heads.nodes[0].output, 1, False, []) if heads.nodes else heads
+
+
+def _rows_and_keys(sizes: Sequences) -> tuple[int, int]:
+    return tuple(s if isinstance(s, int) else -1 for s in (sizes.queries, sizes.keys))  # type: ignore[return-value]
+
+
+def _sizes(form: AttentionForm) -> Sequences:
+    """The sizes of a form of three or four axes; UnlikeError for any other."""
+    scores, q = form.first.output.shape or (), form.q.shape or ()
+    if len(scores) not in (3, 4) or any(
+        len(x.shape or ()) != len(scores) for x in (form.q, form.k.source, form.v.source)
+    ):
+        raise UnlikeError("the products do not all have three or four axes")
+    flat = len(scores) == 3
+    batch, heads = (1, scores[0]) if flat else scores[:2]
+    depth = q[-2 if form.first.op.transpose_a else -1]  # type: ignore[attr-defined]
+    width = (form.last.output.shape or (None,))[-1]
+    if not isinstance(depth, int) or not isinstance(width, int) or not isinstance(heads, int):
+        raise UnlikeError("the number of heads, or their size, is not known")
+    for x in (form.q, form.k.source, form.v.source):
+        lead = (x.shape or ())[:-2]
+        if (lead[:-1] != scores[:-3]) or None in lead or not isinstance(lead[-1], int) or heads % lead[-1]:
+            raise UnlikeError(f"'{x.name}' has other batches or heads than the scores")
+    if (form.q.shape or ())[:-2] != scores[:-2]:
+        raise UnlikeError(f"'{form.q.name}' has other batches or heads than the scores")
+    return Sequences(flat, batch, heads, scores[-2], scores[-1], depth, _mask_sizes(form))
+
+
+def _mask_sizes(form: AttentionForm) -> Sizes:
+    """Sizes of all masks together, with four axes; () without one."""
+    shapes = []
+    for mask in form.masks:
+        shape = mask.value.shape
+        if shape is None or len(mask.shape) > 4 or (len(shape) > 2 and shape[-3] is None):
+            raise UnlikeError(f"the mask '{mask.value.name}' is not known to be one for all heads")
+        shapes.append((1,) * (4 - len(shape)) + shape)
+    return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*shapes, strict=True))
+
+
+def _known(form: AttentionForm, sizes: Sequences) -> np.ndarray | None:
+    """All masks together, where they are constants."""
+    contents = []
+    for mask in form.masks:
+        if math.prod(s if isinstance(s, int) else MOST_KNOWN for s in mask.value.shape or ()) > MOST_KNOWN:
+            return None
+        content = mask.value.constant
+        if content is None:
+            return None
+        contents.append((mask, content))
+    return folded(contents).astype(F32) if contents else np.zeros((1, 1), F32)
+
+
+def _way(sizes: Sequences, causal: bool, sinks: bool) -> str:
+    if sizes.batch == 1 or sizes.flat:
+        return "plain"
+    return "long" if sinks or (sizes.mask and sizes.mask[0] != 1 and not causal) else "heads"
+
+
+def _check_kept(sizes: Sequences, runtime: bool) -> None:
+    """UnlikeError where what is kept would not be what is meant."""
+    if runtime and sizes.batch != 1:
+        raise UnlikeError("MNN 3.6.1 keeps the keys of one sequence only: --batch 1 says that there is one")
+    if sizes.mask and sizes.mask[3] != sizes.keys:
+        raise UnlikeError("the mask is not known to have a column for each key")
+
+
+def _check_runtime(form: AttentionForm, sizes: Sequences, kept: bool) -> None:
+    """UnlikeError for what MNN 3.6.1 computes wrong, whatever the form."""
+    if not kept and (sizes.queries is None or sizes.queries != sizes.keys):
+        queries, keys = (str(s or "an unknown number of") for s in (sizes.queries, sizes.keys))
+        raise UnlikeError(f"{queries} queries on {keys} keys; MNN 3.6.1 needs as many")
+    width = (form.last.output.shape or (None,))[-1]
+    if width != sizes.depth:
+        raise UnlikeError(f"keys of {sizes.depth} and values of {width} elements; MNN 3.6.1 needs as many")
+    if sizes.mask and sizes.mask[1] != 1:
+        raise UnlikeError("the mask differs from head to head, which MNN 3.6.1 does not look at")
+
+
+def _total(b: Builder, masks: Sequence[Mask]) -> Value:
+    """What masks do to a score of 0, one after the other."""
+
+    def further(total: Value | None, mask: Mask) -> Value:
+        if mask.allowed is None:
+            return mask.value if total is None else b.add(Binary("ADD"), total, mask.value)
+        kept, filler = b.floats(0.0) if total is None else total, b.floats(mask.filler)
+        return b.add(Select(), mask.value, *((kept, filler) if mask.allowed else (filler, kept)))
+
+    total: Value | None = reduce(further, masks, None)
+    assert total is not None  # only asked for where there are masks
+    return total
+
+
+def _blank(b: Builder, y: Value, mask: Value) -> Value:
+    """y [batch, rows, elements], with zeros in rows that see no key."""
+    best = b.add(Reduction("MAXIMUM", (-1,), True), mask)
+    seen = b.add(Binary("GREATER"), best, b.floats(-np.inf))
+    seen = b.add(Squeeze((1,)), seen) if seen.rank == 4 else seen
+    return b.add(Select(), seen, y, b.floats(0.0))
+
+
+def _per_head(b: Builder, sinks: Value) -> Value:
+    """Sinks [1, heads, 1, 1], or a constant that repeats these, as [heads]."""
+    content = sinks.constant
+    return b.add(Reshape((-1,)), sinks) if content is None else b.constant(np.ascontiguousarray(content[0, :, 0, 0]))
+
+
+def _size(b: Builder, x: Value, axis: int) -> Value:
+    """The size of an axis as int32 [1]."""
+    return b.add(ShapeOf(axis, axis + 1), x)
+
+
+def _number(size: Size) -> int:
+    if not isinstance(size, int):
+        raise UnlikeError("the size of heads is not known")
+    return size

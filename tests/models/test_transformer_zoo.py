@@ -1,0 +1,85 @@
+"""--transformerFuse on small transformers, as both exporters of torch write them, against onnxruntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformer_zoo import KINDS, LAYERS, WORDS, export, export_decoder, feeds
+
+import mnnconvert
+from mnnconvert.api import convert_with
+from mnnconvert.options import ConversionOptions
+from mnnconvert.schema.reader import read_model
+from mnnconvert.verify.engines import OnnxRuntimeEngine
+from mnnconvert.verify.mnn_engine import MnnEngine
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+TOLERANCE = 1e-3
+CASES = [(name, how, False) for name, kind in KINDS.items() for how in kind.attention]
+CASES += [(name, "sdpa", True) for name in ("BERT", "GPT-2", "Llama", "Gemma 3", "ViT", "Bloom")]
+CASES += [("Llama", "eager", True)]
+
+
+def close(got, want):
+    assert got.shape == want.shape
+    return np.abs(got - want).max() <= TOLERANCE * np.abs(want).max()
+
+
+def attentions(path: Path) -> int:
+    return sum(node.op.kind == "Attention" for node in read_model(path).nodes)
+
+
+@pytest.mark.parametrize(("name", "how", "dynamo"), CASES)
+def test_kinds(name, how, dynamo, tmp_path):
+    kind, source, path = KINDS[name], tmp_path / "m.onnx", tmp_path / "m.mnn"
+    export(name, how, source, dynamo)
+    report = mnnconvert.convert(source, path, transformer_fuse=True, verify="always")
+    fused = next(p for p in report.passes if p.name == "fuse-attention")
+    assert attentions(path) == fused.changes == (0 if kind.reason else LAYERS)
+    assert len(fused.misses) == (LAYERS if kind.reason else 0)
+    assert all(kind.reason in miss for miss in fused.misses)
+    notes = [d.message for d in report.diagnostics if d.reference == "attention-not-fused"]
+    assert (kind.reason in notes[0]) if kind.reason else not notes
+    reference, session = OnnxRuntimeEngine(source), mnnconvert.load(path)
+    with MnnEngine(path) as engine:
+        for batch, length in ((1, 8), (2, 6)):
+            given = feeds(kind.takes, batch, length)
+            want = reference.run(given)["y"]
+            assert close(session.run(given)["y"], want)
+            assert close(engine.run(given)["y"], want)
+
+
+@pytest.mark.parametrize("name", ["BERT", "Llama", "T5, encoder", "Swin"])
+def test_another_runtime_takes_masks_per_head_too(name, tmp_path):
+    source, path = tmp_path / "m.onnx", tmp_path / "m.mnn"
+    export(name, "eager", source, False)
+    asked = {"transformer_fuse": True, "target": "none", "verify": "always"}
+    convert_with(ConversionOptions.from_keywords(model_file=str(source), mnn_model=str(path), **asked))
+    assert attentions(path) == LAYERS
+
+
+@pytest.mark.parametrize(("name", "dynamo"), [("Llama", False), ("GPT-2", False), ("Qwen 2", False), ("Llama", True)])
+def test_decoders_keep_what_they_were_handed(name, dynamo, tmp_path):
+    source, path = tmp_path / "m.onnx", tmp_path / "m.mnn"
+    pasts = export_decoder(name, source, dynamo)
+    report = mnnconvert.convert(source, path, transformer_fuse=True, verify="always")
+    assert attentions(path) == LAYERS
+    assert "empty here" in report.verification.runs[0].notes[-1]
+    reference, kept, afresh = OnnxRuntimeEngine(source), mnnconvert.load(path, kv_cache=True), mnnconvert.load(path)
+    assert [i.name for i in kept.inputs] == ["input_ids", "attention_mask"]
+    words, at, logits = np.random.default_rng(0).integers(3, WORDS, (1, 9)), 0, []
+    state = {past: np.zeros((1, heads, 0, size), np.float32) for past, (heads, size) in pasts.items()}
+    for count in (4, 1, 1, 3):
+        given = {"input_ids": words[:, at : at + count], "attention_mask": np.ones((1, at + count), np.int64)}
+        want = reference.run({**given, **state})
+        assert close(kept.run(given)["logits"], want["logits"])
+        state = {past: want[past.replace("past_key_values", "present")] for past in pasts}
+        logits.append(want["logits"])
+        at += count
+    whole, everything = np.concatenate(logits, 1), {"input_ids": words, "attention_mask": np.ones((1, 9), np.int64)}
+    assert close(afresh.run(everything)["logits"], whole)
+    with MnnEngine(path) as engine:
+        assert close(engine.run(everything)["logits"], whole)

@@ -1,0 +1,180 @@
+"""Small transformers of many kinds with random weights, and what the exporters of torch make of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WIDTH, HEADS, LAYERS, WORDS, LONGEST = 32, 4, 2, 60, 64
+TEXT = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48,
+        "vocab_size": WORDS, "max_position_embeddings": LONGEST}  # fmt: skip
+GROUPED = {**TEXT, "num_key_value_heads": 2}
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+GPT = {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "vocab_size": WORDS, "n_positions": LONGEST}
+VISION = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 48,
+          "image_size": 32, "patch_size": 8}  # fmt: skip
+SAM = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "image_size": 32,
+       "patch_size": 4, "window_size": 4, "global_attn_indexes": (1,), "output_channels": 8, "mlp_dim": 48}  # fmt: skip
+SWIN = {"embed_dim": 16, "depths": [2], "num_heads": [2], "image_size": 32, "patch_size": 4, "window_size": 4}
+WHISPER = {"d_model": WIDTH, "encoder_layers": LAYERS, "decoder_layers": LAYERS, "encoder_attention_heads": HEADS,
+           "decoder_attention_heads": HEADS, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "vocab_size": WORDS,
+           "max_source_positions": 16, "max_target_positions": 16, "num_mel_bins": 8, **SPECIAL,
+           "decoder_start_token_id": 1}  # fmt: skip
+T5 = {"d_model": WIDTH, "d_kv": 8, "d_ff": 48, "num_layers": LAYERS, "num_heads": HEADS, "vocab_size": WORDS}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A class of transformers and of its configuration; what it is fed; and why it stays in pieces, if it does."""
+
+    model: str
+    config: str
+    sizes: dict[str, Any]
+    takes: str = "text"
+    reason: str = ""
+    attention: tuple[str, ...] = ("eager", "sdpa")
+
+
+KINDS = {
+    "BERT": Kind("BertModel", "BertConfig", TEXT),
+    "CLIP, text": Kind("CLIPTextModel", "CLIPTextConfig", {**TEXT, "eos_token_id": 2}),
+    "CLIP, pictures": Kind("CLIPVisionModel", "CLIPVisionConfig", VISION, "pictures"),
+    "DINOv2": Kind("Dinov2Model", "Dinov2Config", VISION, "pictures"),
+    "Gemma": Kind("GemmaForCausalLM", "GemmaConfig", {**TEXT, "num_key_value_heads": 1, "head_dim": 8}),
+    "Gemma 3": Kind("Gemma3ForCausalLM", "Gemma3TextConfig", {**GROUPED, "head_dim": 8, "sliding_window": 4}),
+    "GPT-2": Kind("GPT2LMHeadModel", "GPT2Config", GPT),
+    "GPT-J": Kind("GPTJForCausalLM", "GPTJConfig", {**GPT, "rotary_dim": 4}),
+    "GPT-NeoX": Kind("GPTNeoXForCausalLM", "GPTNeoXConfig", TEXT),
+    "Llama": Kind("LlamaForCausalLM", "LlamaConfig", GROUPED),
+    "Mistral": Kind("MistralForCausalLM", "MistralConfig", {**GROUPED, "sliding_window": 4}),
+    "OPT": Kind("OPTForCausalLM", "OPTConfig", {**TEXT, "ffn_dim": 48, "word_embed_proj_dim": WIDTH}),
+    "Phi": Kind("PhiForCausalLM", "PhiConfig", TEXT),
+    "Phi-3": Kind("Phi3ForCausalLM", "Phi3Config", {**GROUPED, **SPECIAL}),
+    "Qwen 2": Kind("Qwen2ForCausalLM", "Qwen2Config", GROUPED),
+    "Qwen 3": Kind("Qwen3ForCausalLM", "Qwen3Config", {**GROUPED, "head_dim": 8}),
+    "SmolLM 3": Kind("SmolLM3ForCausalLM", "SmolLM3Config", {**GROUPED, **SPECIAL}),
+    "ViT": Kind("ViTModel", "ViTConfig", VISION, "pictures"),
+    "Whisper, encoder": Kind("WhisperModel", "WhisperConfig", WHISPER, "sound"),
+    "Bloom": Kind("BloomForCausalLM", "BloomConfig", {"hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS,
+                  "vocab_size": WORDS}, reason="another shape"),
+    "Gemma 2": Kind("Gemma2ForCausalLM", "Gemma2Config", {**GROUPED, "head_dim": 8}, reason="capped softly",
+                    attention=("eager",)),
+    "SAM": Kind("SamVisionModel", "SamVisionConfig", SAM, "pictures", "from head to head"),
+    "Swin": Kind("SwinModel", "SwinConfig", SWIN, "pictures", "from head to head"),
+    "T5, encoder": Kind("T5EncoderModel", "T5Config", T5, reason="from head to head"),
+}  # fmt: skip
+
+
+def build(name: str, attention: str) -> Any:
+    """The model, its weights drawn from the same seed each time."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    kind = KINDS[name]
+    model = getattr(transformers, kind.model)(getattr(transformers, kind.config)(**kind.sizes))
+    model.set_attn_implementation(attention)
+    for weight in model.parameters():
+        spread, centre = (0.3, 0.0) if weight.dim() > 1 else (0.1, 1.0)
+        weight.data = centre + spread * torch.randn_like(weight)
+    return (model.encoder if kind.takes == "sound" else model).eval()
+
+
+INPUTS = {
+    "text": {"input_ids": ("batch", "sequence"), "attention_mask": ("batch", "sequence")},
+    "pictures": {"pixel_values": ("batch", 3, 32, 32)},
+    "sound": {"input_features": ("batch", 8, 32)},
+}
+
+
+def feeds(takes: str, batch: int, length: int) -> dict[str, np.ndarray]:
+    """Inputs; a second sequence is padded on its left."""
+    random = np.random.default_rng(batch)
+    sizes = {"batch": batch, "sequence": length}
+    shapes = {name: [sizes.get(d, d) for d in dims] for name, dims in INPUTS[takes].items()}  # type: ignore[call-overload]
+    if takes != "text":
+        return {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    mask = np.ones((batch, length), np.int64)
+    mask[1:, : length // 3] = 0
+    return {"input_ids": random.integers(3, WORDS, (batch, length)), "attention_mask": mask}
+
+
+def export(name: str, attention: str, path: Path, dynamo: bool) -> None:
+    """Write the ONNX model of one kind, its batch and (of text) its length open."""
+    takes = KINDS[name].takes
+    call = _call(build(name, attention), list(INPUTS[takes]), lambda y: y[0])
+    _export(call, INPUTS[takes], feeds(takes, 2, 8), path, ["y"], dynamo)
+
+
+def _call(model: Any, names: list[str], results: Callable[[Any], Any], **more: Any) -> Any:
+    """A module with operands by position."""
+    import torch
+
+    class Call(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *operands: Any) -> Any:
+            return results(self.model(**dict(zip(names, operands, strict=True)), return_dict=True, **more))
+
+    if hasattr(model.config, "use_cache") and "use_cache" not in more:
+        model.config.use_cache = False
+    return Call().eval()
+
+
+def _export(module: Any, inputs: dict, arrays: dict, path: Path, outputs: list[str], dynamo: bool) -> None:
+    import torch
+
+    axes = {name: {i: d for i, d in enumerate(dims) if isinstance(d, str)} for name, dims in inputs.items()}
+    more = {"dynamic_shapes": (tuple(axes.values()),)} if dynamo else {"dynamic_axes": axes, "opset_version": 17}
+    operands = tuple(torch.from_numpy(array) for array in arrays.values())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, operands, path, dynamo=dynamo, input_names=list(inputs), output_names=outputs,
+                          **({"external_data": False, "verbose": False} if dynamo else {}), **more)  # fmt: skip
+
+
+def export_decoder(name: str, path: Path, dynamo: bool) -> dict[str, tuple[int, int]]:
+    """A decoder of one sequence that takes keys and values of earlier calls; their names, heads and sizes."""
+    import torch
+    from transformers.cache_utils import DynamicCache
+
+    model = build(name, "sdpa")
+    heads = getattr(model.config, "num_key_value_heads", HEADS)
+    pasts = [f"past_key_values.{i}.{kind}" for i in range(LAYERS) for kind in ("key", "value")]
+
+    class Decoder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: Any, attention_mask: Any, *rest: Any) -> Any:
+            cache = DynamicCache(config=self.model.config)
+            for i in range(LAYERS):
+                cache.update(rest[2 * i], rest[2 * i + 1], i)
+            y = self.model(input_ids=input_ids, attention_mask=attention_mask, past_key_values=cache, use_cache=True)
+            return (y.logits, *(t for layer in y.past_key_values.layers for t in (layer.keys, layer.values)))
+
+    inputs: dict[str, Any] = {"input_ids": (1, "sequence"), "attention_mask": (1, "past + sequence")}
+    inputs |= dict.fromkeys(pasts, (1, heads, "past", WIDTH // HEADS))
+    arrays = feeds("text", 1, 3) | {"attention_mask": np.ones((1, 8), np.int64)}
+    arrays |= {past: np.zeros((1, heads, 5, WIDTH // HEADS), np.float32) for past in pasts}
+    outputs = ["logits", *(past.replace("past_key_values", "present") for past in pasts)]
+    if dynamo:
+        axes = [{i: d for i, d in enumerate(dims) if isinstance(d, str)} for dims in inputs.values()]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                Decoder().eval(), tuple(torch.from_numpy(a) for a in arrays.values()), path, dynamo=True,
+                input_names=list(inputs), output_names=outputs, external_data=False, verbose=False,
+                dynamic_shapes=(axes[0], axes[1], tuple(axes[2:])),
+            )  # fmt: skip
+    else:
+        _export(Decoder().eval(), inputs, arrays, path, outputs, False)
+    return dict.fromkeys(pasts, (heads, WIDTH // HEADS))
