@@ -161,7 +161,7 @@ class Conversion:
             _require_static(graph)
         if not self.options.allow_custom_op:
             _refuse_plugins(graph)
-        self.report.source_bytes = _bytes_on_disk(self.source, graph)
+        self.report.source_bytes = bytes_on_disk(self.source, graph)
         self.report.nodes_before = sum(len(g.nodes) for g in graph.graphs())
         return graph
 
@@ -467,6 +467,13 @@ def imported(options: ConversionOptions) -> Graph:
     return Conversion(options)._read()
 
 
+def read_source(path: Path, framework: str | None = None) -> Graph:
+    """The graph of any model file as it is read, before passes; the framework is guessed where it is not given."""
+    options = ConversionOptions.from_keywords(model_file=str(path), framework=framework, allow_custom_op=True)
+    with _without_collection():
+        return imported(options)
+
+
 @contextmanager
 def _without_collection() -> Iterator[None]:
     """No search for cycles meanwhile: a graph is made of them, and all of it is in use until the end."""
@@ -565,7 +572,7 @@ def _open(shape: Shape | None) -> str:
     return "everything" if shape is None else ", ".join(str(d) for d in shape if not isinstance(d, int))
 
 
-def _bytes_on_disk(source: Path, graph: Graph) -> int:
+def bytes_on_disk(source: Path, graph: Graph) -> int:
     """Bytes of the model file (or of all in its folder) and of the external files that its weights lie in."""
     from mnnconvert.ir import FileTensor
 
