@@ -474,6 +474,18 @@ def read_source(path: Path, framework: str | None = None) -> Graph:
         return imported(options)
 
 
+def prepare_source(options: ConversionOptions) -> tuple[Graph, ConversionReport]:
+    """The float graph that a conversion with these options quantizes or writes, and what the passes did."""
+    conversion = Conversion(options)
+    with _without_collection():
+        from mnnconvert.weights import recipe_of
+
+        conversion.recipe = recipe_of(options)
+        graph = conversion._read()
+        conversion._rewrite(graph)
+    return graph, conversion.report
+
+
 @contextmanager
 def _without_collection() -> Iterator[None]:
     """No search for cycles meanwhile: a graph is made of them, and all of it is in use until the end."""
