@@ -100,7 +100,16 @@ class Conversion:
         with _without_collection():
             self._convert()
         self.report.seconds = time.perf_counter() - started
+        if self.options.html is not None:
+            self._write_page(Path(self.options.html))
         return self.report
+
+    def _write_page(self, path: Path) -> None:
+        from mnnconvert.report import write_page
+        from mnnconvert.report.gather import of_conversion
+
+        self.progress("report", 0.0)
+        write_page(of_conversion(self.options, self.report), path)
 
     def _convert(self) -> None:
         from mnnconvert.weights import recipe_of
@@ -252,7 +261,8 @@ class Conversion:
         """Find out that nothing can be written before the work, not after it."""
         from mnnconvert.schema.files import refuse_same, staged
 
-        targets = [Path(self.options.mnn_model or ""), *self._recipe_files()]
+        pages = [] if self.options.html is None else [Path(self.options.html)]
+        targets = [Path(self.options.mnn_model or ""), *self._recipe_files(), *pages]
         if len({os.path.realpath(t) for t in targets}) < len(targets):  # `Path.resolve` raises on loops of links
             raise UsageError.of("contradictory-options", f"two files would be written as '{targets[-1]}'")
         for target in targets:

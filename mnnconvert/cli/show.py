@@ -21,11 +21,12 @@ BAR = 40  # characters of the highest bar of a histogram
 MERGED = 2  # bins that make one line
 
 SYNTAX = Syntax(
-    usage="mnnconvert show FILE [--layer NAME]...",
+    usage="mnnconvert show FILE [--layer NAME]... [--html FILE]",
     summary="Show what is inside a model: operators, layers, and how the weights are stored and spread.",
     options=(
         Option("--layer", "layer", "texts", "all about a layer, by name or pattern (repeatable)", default=(),
                metavar="NAME"),
+        Option("--html", "html", "path", "write a page with sizes, graph and histograms", metavar="FILE"),
         *COMMON,
     ),
     words=("FILE",),
@@ -49,8 +50,11 @@ def run(arguments: Arguments, out: Output) -> int:
     weights = [w for w in info["weights"] if w["name"] in names]
     spread = {layer.name: _histogram(layer) for layer in chosen if layer.weight is not None} if patterns else {}
     sums = totals(layers)
+    page = arguments.text("html")
+    if page is not None:
+        _write_page(path, Path(page))
     out.data({
-        "ok": True, "exit_code": 0, "file": str(path),
+        "ok": True, "exit_code": 0, "file": str(path), "html": page,
         **{name: info[name] for name in ("framework", "inputs", "outputs", "file_bytes", "external_bytes")},
         "totals": sums, "weights": weights, "layers": [_record(layer, spread) for layer in chosen],
     })  # fmt: skip
@@ -59,7 +63,18 @@ def run(arguments: Arguments, out: Output) -> int:
             _print_layer(layer, spread.get(layer.name), out)
     else:
         _print_model(path, info, layers, sums, out)
+    if page is not None:
+        out.note(f"wrote {page}")
     return 0
+
+
+def _write_page(path: Path, target: Path) -> None:
+    from mnnconvert.report import write_page
+    from mnnconvert.report.content import of_model
+    from mnnconvert.schema.files import refuse_same
+
+    refuse_same(path, target)
+    write_page(of_model(path), target)
 
 
 def _histogram(layer: Layer) -> Histogram:

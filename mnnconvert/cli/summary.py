@@ -36,6 +36,8 @@ def print_conversion(report: Record, verification: list[str], options: Conversio
     _print_verdict(verification, options, out)
     _print_quantized(report.get("quantized"), out)
     out.detail("Plan only: nothing was written." if options.plan else f"Wrote     {report['target']}", "bold")
+    if options.html is not None:
+        out.detail(f"Report    {options.html}")
     out.detail(f"Took      {report['seconds']:.2f} s")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from mnnconvert.report.content import Content
-from mnnconvert.report.page import page
 
 
 def write_page(content: Content, path: Path) -> None:
     """Write the page; it gets its name when it is complete. Raises `unwritable-output`."""
+    from mnnconvert.report.page import page
     from mnnconvert.schema.files import replacing
 
     with replacing(path, text=True) as stream:

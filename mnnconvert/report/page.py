@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 from pathlib import PurePath
@@ -107,12 +107,13 @@ def _verdict(content: Content) -> str:
     else:
         disputed = any(run.comparison is not None and run.comparison.disputed for run in proof.runs)
         kind = "missed" if not proof.passed else "disputed" if disputed else "passed"
-        lines = list(proof.lines()[:4])
+        lines = list(replace(proof, layers=None).lines()[:4])
         if content.quantized is not None:
-            lines = [f"The float graph: {lines[0]}", "The compressed weights are measured below, and yours to judge."]
+            lines = [lines[0], "What the compressed weights change is measured below, and yours to judge."]
     if content.layerwise is not None:
         lines += content.layerwise.verdict()[:2]
     sign, word = VERDICTS[kind]
+    word = f"Float graph {word.lower()}" if content.quantized is not None else word
     items = "".join(f"<li>{escape(line.strip())}</li>" for line in lines)
     return f'<div class="verdict"><span class="badge {kind}">{sign} {word}</span><ul>{items}</ul></div>'
 
@@ -284,15 +285,11 @@ class Column:
 
     title: str
     text: Callable[[Row], str]
-    key: Callable[[Row], float] | None = None
+    key: Callable[[Row], int] | None = None
 
 
 def _decibel_column(title: str, read: Callable[[Row], float | None]) -> Column:
-    def key(row: Row) -> float:
-        value = read(row)
-        return math.inf if value is None else value
-
-    return Column(title, lambda row: "" if read(row) is None else decibels(read(row)), key)
+    return Column(title, lambda row: "" if read(row) is None else decibels(read(row)))
 
 
 def _columns(rows: Sequence[Row]) -> list[Column]:
@@ -301,16 +298,16 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
         Column("Operator", lambda r: r.layer.op),
         Column("Result", lambda r: f"{r.layer.dtype}{format_shape(r.layer.shape)}"),
         Column("Stored as", lambda r: r.layer.weight.stored if r.layer.weight is not None else ""),
-        Column(">Size", lambda r: size(r.layer.bytes) if r.layer.bytes else "", lambda r: r.layer.bytes),
     ]
+    if any(r.layer.graph for r in rows):
+        columns.append(Column("Subgraph", lambda r: r.layer.graph))
+    columns.append(Column(">Size", lambda r: size(r.layer.bytes) if r.layer.bytes else "", lambda r: r.layer.bytes))
     if any(r.before is not None for r in rows):
         columns.append(Column(">Before", lambda r: size(r.bytes_before) if r.before else "", lambda r: r.bytes_before))
         columns.append(_decibel_column(">Weight", lambda r: r.spread.sqnr if r.spread else None))
     if any(r.leads for r in rows):
         columns.append(_decibel_column(">Alone", lambda r: r.own if r.leads else None))
         columns.append(_decibel_column(">In the run", lambda r: r.error.total.sqnr if r.error and r.leads else None))
-    if any(r.layer.graph for r in rows):
-        columns.append(Column("Subgraph", lambda r: r.layer.graph))
     return columns
 
 
@@ -327,9 +324,9 @@ def _layers(content: Content) -> Section:
             " Alone: the layer on exact inputs; in the run: with what it inherits. Layers without numbers are measured "
             "with the next one that has them."
         )
-    table = (
-        f'<div class="tall"><table id="layers-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    texts = 2 + sum(1 for c in columns if not c.title.startswith(">"))  # numbers come after them
+    rows = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    table = f'<div class="tall"><table id="layers-table" class="after{texts}">{rows}</table></div>'
     return Section("layers", "Layers", f"{len(content.rows)} layers", hint, table)
 
 
@@ -338,20 +335,21 @@ def _head(title: str) -> str:
 
 
 def _layer_row(number: int, row: Row, columns: Sequence[Column], prefix: str) -> str:
-    cells = "".join(f"<td{_right(c.title)}{_key(c, row)}>{escape(c.text(row))}</td>" for c in columns)
+    cells = "".join(_cell(column, row) for column in columns)
     reason = row.error.reason if row.error is not None and row.leads else ""
     flag = f'<br><span class="flag">{escape(reason)}</span>' if reason else ""
     dot = f'<span class="dot d{row.level}"></span>' if row.error is not None else ""
-    name, short = row.layer.name, within(row.layer.name, prefix)
-    whole = "" if short == name else f' title="{escape(name)}"'
+    name = escape(within(row.layer.name, prefix))
     return (
-        f'<tr id="layer-{number}"><td class="r">{number + 1}</td><th scope="row">{dot}'
-        f'<a href="#layer-{number}"{whole}>{escape(short)}</a>{flag}</th>{cells}</tr>'
+        f'<tr id="layer-{number}"><td>{number + 1}</td><th scope="row">{dot}'
+        f'<a href="#layer-{number}">{name}</a>{flag}</th>{cells}</tr>'
     )
 
 
-def _key(column: Column, row: Row) -> str:
-    return "" if column.key is None else f' data-v="{column.key(row):.6g}"'
+def _cell(column: Column, row: Row) -> str:
+    text = escape(column.text(row))
+    key = f' data-v="{column.key(row)}"' if text and column.key is not None else ""
+    return f"<td{key}>{text}</td>"
 
 
 def _right(title: str) -> str:
@@ -440,25 +438,30 @@ def _data(content: Content) -> str:
     """What the script needs beside the tables: both layouts, and of each layer what the table does not say."""
     flow, drawn = content.flow, {i for i, _ in _largest_weights(content.rows)}
     ends = [*({"n": n, "k": "input"} for n in flow.inputs), *({"n": n, "k": "output"} for n in flow.outputs)]
+    prefix = common_prefix([r.layer.name for r in content.rows])
+    leaders = {row.layer.name: i for i, row in enumerate(content.rows) if row.leads}
+    layers = [_layer_data(row, i in drawn, leaders, prefix) for i, row in enumerate(content.rows)]
     data = {
-        "prefix": common_prefix([r.layer.name for r in content.rows]), "inputs": len(flow.inputs),
+        "prefix": prefix, "inputs": len(flow.inputs),
         "drawn": len(flow.layers), "ends": ends, "edges": flow.edges,
         "views": [view(flow.count, flow.edges).to_dict(), view(flow.count, flow.edges, True, flow.sizes).to_dict()],
-        "layers": [_layer_data(row, i in drawn) for i, row in enumerate(content.rows)], "unmeasured": UNMEASURED,
+        "layers": layers, "unmeasured": UNMEASURED,
     }  # fmt: skip
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
-def _layer_data(row: Row, drawn: bool) -> dict[str, object]:
+def _layer_data(row: Row, drawn: bool, leaders: dict[str, int], prefix: str) -> dict[str, object]:
     """Of one layer; its histogram only where that is not drawn on the page already."""
     origin = row.error.origin if row.error is not None and row.leads else row.layer.origin
     data: dict[str, object] = {"v": row.level, "t": row.layer.text}
+    cut = len(row.layer.name) - len(within(row.layer.name, prefix))
+    data |= {"p": cut} if cut else {}
     if tuple(origin) not in ((), (row.layer.name,)):
-        data["o"] = list(origin)
+        data["o"] = [" ".join(within(part, prefix) for part in source.split(" ")) for source in origin]
     if row.own is not None and math.isfinite(row.own):
         data["q"] = round(row.own, 1)
     if row.error is not None and not row.leads:
-        data["with"] = row.error.name
+        data["with"] = leaders[row.error.node]
     if row.spread is not None and not drawn:
         after, before = paths(row.spread.after, row.spread.before)
         data["h"] = [f"{row.spread.after.low:.3g}", f"{row.spread.after.high:.3g}", after, before]

@@ -12,11 +12,13 @@
 
   const linkOf = (number) => rows[number].cells[1].querySelector("a");
 
+  data.layers.forEach((own, i) => { linkOf(i).title = data.prefix.slice(0, own.p ?? 0) + linkOf(i).textContent; });
+
   // Items are inputs, layers, outputs, as the edges number them.
   const last = data.inputs + data.drawn;
   const layerOf = (item) => (item >= data.inputs && item < last ? item - data.inputs : -1);
   const endOf = (item) => data.ends[item < data.inputs ? item : item - data.drawn];
-  const nameOf = (item) => (layerOf(item) < 0 ? endOf(item).n : linkOf(layerOf(item)).title || linkOf(layerOf(item)).textContent);
+  const nameOf = (item) => (layerOf(item) < 0 ? endOf(item).n : linkOf(layerOf(item)).title);
   const kindOf = (item) => (layerOf(item) < 0 ? endOf(item).k : rows[layerOf(item)].cells[2].textContent);
   const inTable = (item) => (layerOf(item) < 0 ? nameOf(item) : linkOf(layerOf(item)).textContent);
   const shortName = (item) => inTable(item).replace(/__matmul_converted$/, "").replace(/_output_0$/, "") || nameOf(item);
@@ -185,8 +187,8 @@
     const own = data.layers[number], cells = rows[number].cells, list = element("dl");
     const add = (name, value) => { if (value) list.append(element("dt", name), element("dd", value)); };
     add("Computes", own.t);
-    for (let i = 3; i < cells.length; i++) add(titles[i], cells[i].textContent === "-" ? "" : cells[i].textContent);
-    add("Measured with", own.with);
+    for (let i = 3; i < cells.length; i++) add(titles[i], cells[i].textContent);
+    if (own.with !== undefined) add("Measured with", linkOf(own.with).textContent);
     const flag = rows[number].querySelector(".flag");
     const parts = flag ? [element("p", flag.textContent, "flag"), list] : [list];
     const drawn = document.querySelector(`[data-weight="${number}"] svg`);
@@ -260,13 +262,14 @@
     for (const head of heads) head.removeAttribute("aria-sort");
     heads[column].setAttribute("aria-sort", up ? "ascending" : "descending");
     const value = (row) => {
-      const cell = row.cells[column];
-      const number = Number(cell.dataset.v?.replace("inf", "Infinity") ?? cell.textContent);
-      return Number.isNaN(number) ? cell.textContent : number;
+      const cell = row.cells[column], text = cell.textContent;
+      const number = text === "exact" ? Infinity : Number(cell.dataset.v ?? text.replace(/ dB$/, ""));
+      return text === "" ? null : Number.isNaN(number) ? text : number;
     };
-    const order = (a, b) => (typeof a === "number" && typeof b === "number" ? (a === b ? 0 : a - b) : String(a).localeCompare(String(b)));
-    const sorted = [...body.rows].sort((a, b) => (up ? 1 : -1) * order(value(a), value(b)));
-    body.append(...sorted);
+    const order = (a, b) => (typeof a === "number" && typeof b === "number" ? Math.sign(a - b) || 0 : String(a).localeCompare(String(b)));
+    const compare = (a, b) => (a === null || b === null ? (a === null) - (b === null) : (up ? 1 : -1) * order(a, b));  // empty cells last
+    const keyed = [...body.rows].map((row) => [value(row), row]);
+    body.append(...keyed.sort((a, b) => compare(a[0], b[0])).map(([, row]) => row));
   }
 
   function worstLayer() {
