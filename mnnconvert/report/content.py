@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -74,20 +74,22 @@ def level_of(sqnr: float | None) -> int:
 
 @dataclass(frozen=True)
 class Flow:
-    """The main graph as items in topological order: inputs, layers (the first of all rows), outputs.
+    """One graph as items in topological order: inputs, `layers` rows from row `first` on, outputs.
 
     `sizes` are the items that only compute with sizes: integers of rank 0 or 1 that do not leave the graph.
     """
 
+    name: str
+    first: int
     inputs: tuple[str, ...]
-    layers: tuple[int, ...]
+    layers: int
     outputs: tuple[str, ...]
     edges: tuple[tuple[int, int], ...]
-    sizes: frozenset[int] = frozenset()
+    sizes: frozenset[int]
 
     @property
     def count(self) -> int:
-        return len(self.inputs) + len(self.layers) + len(self.outputs)
+        return len(self.inputs) + self.layers + len(self.outputs)
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Content:
     path: str
     info: ModelInfo
     rows: tuple[Row, ...]
-    flow: Flow
+    flows: tuple[Flow, ...]
     source: str = ""
     source_bytes: int = 0
     source_nodes: int = 0
@@ -121,7 +123,7 @@ def of_model(path: Path) -> Content:
     """One model by itself. Raises ConversionError for what cannot be read."""
     info, graph = look_into(path)
     rows = tuple(Row(layer, _spread(layer.weight, None)) for layer in layers_of(graph))
-    return Content(str(path), info, rows, flow_of(graph))
+    return Content(str(path), info, rows, tuple(flows_of(graph)))
 
 
 def with_source(content: Content, source: str, before: Graph, nodes: int, size: int) -> Content:
@@ -176,8 +178,16 @@ def _spread(weight: Weight | None, before: Tensor | None) -> Spread | None:
     return Spread(histogram(values, weight.elements, both), histogram(old, weight.elements, both), sqnr)
 
 
-def flow_of(graph: Graph) -> Flow:
-    """What is drawn of a graph; what its subgraphs hold is not."""
+def flows_of(graph: Graph) -> Iterator[Flow]:
+    """The graph and those inside it, without empty ones."""
+    first = 0
+    for inner in graph.graphs():
+        if inner.nodes:
+            yield _flow(inner, inner.name if inner is not graph else "", first)
+        first += len(inner.nodes)
+
+
+def _flow(graph: Graph, name: str, first: int) -> Flow:
     number = {id(value): i for i, value in enumerate(graph.inputs)}
     edges: set[tuple[int, int]] = set()
     for i, node in enumerate(graph.nodes, len(graph.inputs)):
@@ -189,7 +199,7 @@ def flow_of(graph: Graph) -> Flow:
     sizes = {i for i, node in enumerate(graph.nodes, len(graph.inputs))
              if all(v.dtype.kind in "iu" and v.rank in (0, 1) and v not in leaving for v in node.outputs)}  # fmt: skip
     return Flow(
-        tuple(v.name for v in graph.inputs), tuple(range(len(graph.nodes))), tuple(name for name, _ in graph.outputs),
+        name, first, tuple(v.name for v in graph.inputs), len(graph.nodes), tuple(name for name, _ in graph.outputs),
         tuple(sorted(edges)), frozenset(sizes),
     )  # fmt: skip
 

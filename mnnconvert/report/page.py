@@ -13,7 +13,7 @@ from pathlib import PurePath
 
 from mnnconvert.ir.types import format_shape
 from mnnconvert.passes.pipeline import purposes
-from mnnconvert.report.content import UNMEASURED, Content, Row, common_prefix, shorter, within
+from mnnconvert.report.content import UNMEASURED, Content, Flow, Row, common_prefix, shorter, within
 from mnnconvert.report.graph_view import view
 from mnnconvert.report.plots import decibels, error_svg, histogram_svg, paths
 from mnnconvert.verify.compare import OutputVerdict
@@ -256,16 +256,14 @@ def _by_op(rows: Sequence[Row]) -> str:
 
 
 def _graph(content: Content) -> Section | None:
-    if not content.flow.count:
+    if not content.flows:
         return None
-    inside = sum(1 for row in content.rows if row.layer.graph)
-    more = f" {inside} layers in subgraphs are in the table only." if inside else ""
     hint = (
         "Arrow keys walk along the graph, Home and End go to its ends. Simplified, a chain without branches is one "
-        f"box, and what only computes with sizes is left out.{more}"
+        "box, and what only computes with sizes is left out."
     )
     legend = _legend(content) if any(row.error for row in content.rows) else ""
-    body = f"""{legend}<div class="tools">
+    body = f"""{legend}<div class="tools">{_choice(content)}
 <label><input type="checkbox" id="simplify" checked> Simplified</label>
 <button type="button" id="smaller" aria-label="Zoom out">\u2212</button>
 <button type="button" id="larger" aria-label="Zoom in">+</button>
@@ -277,6 +275,18 @@ def _graph(content: Content) -> Section | None:
 <div id="details" aria-live="polite"><p class="hint">Choose a layer in the graph, the plot or the table.</p></div>
 </div><noscript><p>The graph needs a script; the table below holds the same layers.</p></noscript>"""
     return Section("graph", "Graph", "Graph", hint, body)
+
+
+def _choice(content: Content) -> str:
+    """What is drawn, where there is more than one graph."""
+    if len(content.flows) < 2:
+        return ""
+    names = (f.name or "the model" for f in content.flows)
+    options = "".join(
+        f'<option value="{i}">{escape(name)} ({f.layers} layers)</option>'
+        for i, (name, f) in enumerate(zip(names, content.flows, strict=True))
+    )
+    return f'<select id="flow" class="choice" aria-label="Graph that is drawn">{options}</select>'
 
 
 @dataclass(frozen=True)
@@ -435,19 +445,22 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], header: int) -
 
 
 def _data(content: Content) -> str:
-    """What the script needs beside the tables: both layouts, and of each layer what the table does not say."""
-    flow, drawn = content.flow, {i for i, _ in _largest_weights(content.rows)}
-    ends = [*({"n": n, "k": "input"} for n in flow.inputs), *({"n": n, "k": "output"} for n in flow.outputs)]
+    """What the script needs beside the tables: layouts of each graph, and of each layer what the table does not say."""
+    drawn = {i for i, _ in _largest_weights(content.rows)}
     prefix = common_prefix([r.layer.name for r in content.rows])
     leaders = {row.layer.name: i for i, row in enumerate(content.rows) if row.leads}
     layers = [_layer_data(row, i in drawn, leaders, prefix) for i, row in enumerate(content.rows)]
-    data = {
-        "prefix": prefix, "inputs": len(flow.inputs),
-        "drawn": len(flow.layers), "ends": ends, "edges": flow.edges,
-        "views": [view(flow.count, flow.edges).to_dict(), view(flow.count, flow.edges, True, flow.sizes).to_dict()],
-        "layers": layers, "unmeasured": UNMEASURED,
-    }  # fmt: skip
+    flows = [_flow_data(flow) for flow in content.flows]
+    data = {"prefix": prefix, "unmeasured": UNMEASURED, "layers": layers, "flows": flows}
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+
+
+def _flow_data(flow: Flow) -> dict[str, object]:
+    views = view(flow.count, flow.edges), view(flow.count, flow.edges, True, flow.sizes)
+    return {
+        "first": flow.first, "inputs": flow.inputs, "layers": flow.layers, "outputs": flow.outputs,
+        "edges": flow.edges, "views": [each.to_dict() for each in views],
+    }  # fmt: skip
 
 
 def _layer_data(row: Row, drawn: bool, leaders: dict[str, int], prefix: str) -> dict[str, object]:

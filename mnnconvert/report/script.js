@@ -14,20 +14,27 @@
 
   data.layers.forEach((own, i) => { linkOf(i).title = data.prefix.slice(0, own.p ?? 0) + linkOf(i).textContent; });
 
-  // Items are inputs, layers, outputs, as the edges number them.
-  const last = data.inputs + data.drawn;
-  const layerOf = (item) => (item >= data.inputs && item < last ? item - data.inputs : -1);
-  const endOf = (item) => data.ends[item < data.inputs ? item : item - data.drawn];
-  const nameOf = (item) => (layerOf(item) < 0 ? endOf(item).n : linkOf(layerOf(item)).title);
-  const kindOf = (item) => (layerOf(item) < 0 ? endOf(item).k : rows[layerOf(item)].cells[2].textContent);
+  // Items are inputs, layers, outputs of the graph that is drawn, as its edges number them.
+  let flow, before, after, view, zoom = 1, chosen = -1, hits = new Set(), pending = false;
+  const layerOf = (item) => (item >= flow.inputs.length && item < flow.inputs.length + flow.layers ? item - flow.inputs.length + flow.first : -1);
+  const itemOf = (number) => number - flow.first + flow.inputs.length;
+  const holds = (each, number) => number >= each.first && number < each.first + each.layers;
+  const endName = (item) => flow.inputs[item] ?? flow.outputs[item - flow.inputs.length - flow.layers];
+  const nameOf = (item) => (layerOf(item) < 0 ? endName(item) : linkOf(layerOf(item)).title);
+  const kindOf = (item) => (layerOf(item) >= 0 ? rows[layerOf(item)].cells[2].textContent : item < flow.inputs.length ? "input" : "output");
   const inTable = (item) => (layerOf(item) < 0 ? nameOf(item) : linkOf(layerOf(item)).textContent);
   const shortName = (item) => inTable(item).replace(/__matmul_converted$/, "").replace(/_output_0$/, "") || nameOf(item);
   const levelOf = (item) => (layerOf(item) < 0 ? data.unmeasured : data.layers[layerOf(item)].v);
-  const before = Array.from({ length: last + data.ends.length - data.inputs }, () => []);
-  const after = before.map(() => []);
-  for (const [a, b] of data.edges) { after[a].push(b); before[b].push(a); }
 
-  let view, zoom = 1, chosen = -1, hits = new Set(), pending = false;
+  function setFlow(index) {
+    flow = data.flows[index];
+    before = Array.from({ length: flow.inputs.length + flow.layers + flow.outputs.length }, () => []);
+    after = before.map(() => []);
+    for (const [a, b] of flow.edges) { after[a].push(b); before[b].push(a); }
+    chosen = -1;
+    if (byId("flow")) byId("flow").value = index;
+    setView(byId("simplify").checked ? 1 : 0);
+  }
 
   function make(tag, attributes, text) {
     const node = document.createElementNS(SVG, tag);
@@ -44,7 +51,7 @@
   }
 
   function setView(index) {
-    const raw = data.views[index];
+    const raw = flow.views[index];
     const boxes = raw.b.map(([rank, lane, ...items]) => ({ rank, lane, items }));
     const boxOf = new Map(boxes.flatMap((box, i) => box.items.map((item) => [item, i])));
     const left = PAD + raw.g * GUTTER + 8;
@@ -162,6 +169,11 @@
     schedule();
   }
 
+  function chooseLayer(number, how) {
+    if (!holds(flow, number)) setFlow(data.flows.findIndex((each) => holds(each, number)));
+    choose(itemOf(number), how);
+  }
+
   function reveal(item) {
     const box = view.boxes[view.boxOf.get(item)];
     if (!box) return;
@@ -248,9 +260,9 @@
     const wanted = text.trim().toLowerCase();
     hits = new Set();
     rows.forEach((row, i) => {
-      const found = !wanted || `${nameOf(i + data.inputs)} ${row.cells[2].textContent}`.toLowerCase().includes(wanted);
+      const found = !wanted || `${linkOf(i).title} ${row.cells[2].textContent}`.toLowerCase().includes(wanted);
       row.hidden = !found;
-      if (found && wanted && i < data.drawn) hits.add(i + data.inputs);
+      if (found && wanted && holds(flow, i)) hits.add(itemOf(i));
     });
     if (hits.size) reveal(hits.values().next().value);
     schedule();
@@ -275,7 +287,7 @@
   function worstLayer() {
     let worst = -1;
     data.layers.forEach((own, i) => {
-      if (i < data.drawn && own.v !== data.unmeasured && (worst < 0 || badness(own) > badness(data.layers[worst]))) worst = i;
+      if (own.v !== data.unmeasured && (worst < 0 || badness(own) > badness(data.layers[worst]))) worst = i;
     });
     return worst;
   }
@@ -291,7 +303,7 @@
 
   body.addEventListener("click", (event) => {
     const row = event.target.closest("tr");
-    if (row && toTable(row) < data.drawn) choose(toTable(row) + data.inputs, { table: false });
+    if (row) chooseLayer(toTable(row), { table: false });
     if (event.target.closest("a")) { event.preventDefault(); byId("graph").scrollIntoView(); }
   });
   canvas.addEventListener("scroll", schedule, { passive: true });
@@ -314,9 +326,9 @@
   byId("find").addEventListener("input", (event) => find(event.target.value));
   const worst = worstLayer(), button = byId("worst");
   if (worst < 0) button.remove();
-  else button.addEventListener("click", () => choose(worst + data.inputs));
+  else button.addEventListener("click", () => chooseLayer(worst));
   for (const dot of document.querySelectorAll("circle[data-layer]")) {
-    dot.addEventListener("click", () => { choose(Number(dot.dataset.layer) + data.inputs); byId("graph").scrollIntoView(); });
+    dot.addEventListener("click", () => { chooseLayer(Number(dot.dataset.layer)); byId("graph").scrollIntoView(); });
   }
   new ResizeObserver(schedule).observe(canvas);
 
@@ -327,7 +339,8 @@
   }, { rootMargin: "-10% 0px -80% 0px" });
   sections.forEach((section) => watcher.observe(section));
 
-  setView(1);
+  byId("flow")?.addEventListener("change", (event) => setFlow(Number(event.target.value)));
+  setFlow(0);
   const linked = location.hash.match(/^#layer-(\d+)$/);
-  if (linked && Number(linked[1]) < data.drawn) choose(Number(linked[1]) + data.inputs);
+  if (linked && Number(linked[1]) < rows.length) chooseLayer(Number(linked[1]));
 })();

@@ -109,3 +109,13 @@ def deep_model(path: Path, blocks: int) -> Path:
     )  # fmt: skip
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     return path
+
+
+def branches(path: Path) -> Path:
+    """An If whose branches hold one layer each."""
+    source = """<ir_version: 8, opset_import: ["": 17]> m (bool c, float[2] x) => (float[2] y) {
+        y = If (c) <then_branch = t () => (float[2] a) { a = Exp(x) },
+                    else_branch = e () => (float[2] b) { b = Neg(x) }>
+    }"""
+    onnx.save(onnx.parser.parse_model(source), path)
+    return path

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from model_files import network
-from pages import deep_model
+from pages import branches, deep_model
 
 import mnnconvert
 from mnnconvert.report import write_page
@@ -155,6 +155,19 @@ def test_layers_are_found_sorted_and_described(converted: Path, tmp_path: Path) 
     assert seen["pictures"] == 2 and seen["selected"] == 1
     assert seen["worst"] and seen["level"] in ("stripe l2", "stripe l3", "stripe l4")
     assert seen["all"] > seen["boxes"]
+
+
+def test_layers_inside_of_graphs_are_drawn_when_chosen(tmp_path: Path) -> None:
+    write_page(of_model(branches(tmp_path / "m.onnx")), tmp_path / "m.html")
+    steps = """
+        () => $("#layer-2 a").click(), () => { seen.flow = $("#flow").value; seen.name = chosen();
+        seen.on = all("#canvas .box.on .name").map((name) => name.textContent); },
+        () => { $("#flow").value = "0"; $("#flow").dispatchEvent(new Event("change")); },
+        () => { seen.main = all("#canvas .box .name").map((name) => name.textContent); }"""
+    seen = watch(tmp_path / "m.html", tmp_path, steps)
+    assert seen["errors"] == []
+    assert (seen["flow"], seen["on"]) == ("2", ["Unary"])
+    assert sorted(seen["main"]) == ["If", "input", "input", "output"]
 
 
 def test_a_link_to_a_layer_opens_it(converted: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from model_files import network
-from pages import data_of, deep_model, parsed, problems
+from pages import branches, data_of, deep_model, parsed, problems
 
 import mnnconvert
 from mnnconvert.cli.main import main
@@ -129,18 +129,13 @@ def test_a_model_without_layers_or_weights(tmp_path: Path) -> None:
     assert problems((tmp_path / "m.html").read_text()) == []
 
 
-def test_subgraphs_are_in_the_table_only(tmp_path: Path) -> None:
-    source = """<ir_version: 8, opset_import: ["": 17]> m (bool c, float[2] x) => (float[2] y) {
-        y = If (c) <then_branch = t () => (float[2] a) { a = Exp(x) },
-                    else_branch = e () => (float[2] b) { b = Neg(x) }>
-    }"""
-    onnx.save(onnx.parser.parse_model(source), tmp_path / "m.onnx")
-    content = of_model(tmp_path / "m.onnx")
-    text = page(content)
+def test_every_graph_can_be_drawn(tmp_path: Path) -> None:
+    text = page(of_model(branches(tmp_path / "m.onnx")))
     assert problems(text) == []
-    assert "Subgraph" in text and "2 layers in subgraphs" in text
+    assert len(parsed(text).of("option")) == 3
     data = data_of(text)
-    assert data["drawn"] == 1 and len(data["layers"]) == 3
+    assert [(f["first"], f["layers"]) for f in data["flows"]] == [(0, 1), (1, 1), (2, 1)]
+    assert len(data["layers"]) == 3
 
 
 def test_a_large_model_makes_a_small_page(tmp_path: Path) -> None:
@@ -148,7 +143,7 @@ def test_a_large_model_makes_a_small_page(tmp_path: Path) -> None:
     text = page(content)
     assert problems(text) == []
     assert len(content.rows) == 1500 and len(text) < 1_000_000
-    simple = data_of(text)["views"][1]
+    simple = data_of(text)["flows"][0]["views"][1]
     assert len(simple["b"]) <= 1502 and simple["l"] <= 2
 
 
