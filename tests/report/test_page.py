@@ -21,7 +21,8 @@ from mnnconvert.report.content import Content, common_prefix, level_of, of_model
 from mnnconvert.report.page import page
 from mnnconvert.report.plots import outline
 
-STYLE = (Path(mnnconvert.__file__).parent / "report" / "style.css").read_text()
+REPORT = Path(mnnconvert.__file__).parent / "report"
+STYLE = (REPORT / "style.css").read_text()
 FOUR_BITS = {"weight_bits": 4, "weight_block": 32}
 
 
@@ -136,6 +137,14 @@ def test_every_graph_can_be_drawn(tmp_path: Path) -> None:
     data = data_of(text)
     assert [(f["first"], f["layers"]) for f in data["flows"]] == [(0, 1), (1, 1), (2, 1)]
     assert len(data["layers"]) == 3
+
+
+def test_the_example_is_sound_and_of_today() -> None:
+    """`make report` writes it again."""
+    text = (Path(__file__).parents[2] / "docs" / "reports" / "minilm-4bit.html").read_text(encoding="utf-8")
+    assert problems(text) == []
+    assert len(text) < 200_000
+    assert STYLE in text and (REPORT / "script.js").read_text() in text
 
 
 def test_a_large_model_makes_a_small_page(tmp_path: Path) -> None:
