@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mnnconvert.compression import Compressed
     from mnnconvert.conversion import ConversionReport
     from mnnconvert.describe import ModelInfo
+    from mnnconvert.difference import ModelDifference
     from mnnconvert.runtime_ref.session import Session
     from mnnconvert.verify.verification import VerificationResult
 
@@ -165,6 +166,20 @@ def info(path: PathLike) -> ModelInfo:
     from mnnconvert.describe import describe
 
     return describe(Path(path))
+
+
+def diff(
+    before: PathLike, after: PathLike, *, run: bool = True, inputs: PathLike | Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> ModelDifference:  # fmt: skip
+    """What differs between two model files: layers, weights, inputs and outputs, and (with `run`) the answers.
+
+    Both get the same `inputs` (arrays by name, or an .npz file; made up from `seed` otherwise); where they cannot, the
+    notes say why.
+    """
+    from mnnconvert.difference import compare_files
+
+    return compare_files(Path(before), Path(after), run=run, inputs=inputs, seed=seed)
 
 
 def to_json(mnn: PathLike, target: PathLike) -> None:

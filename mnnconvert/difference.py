@@ -17,6 +17,7 @@ from mnnconvert.conversion import guess_framework, read_source
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir import Graph, Node, Tensor, Value
 from mnnconvert.ir.tensor import content_digest
+from mnnconvert.ir.text import attributes
 from mnnconvert.ir.types import format_shape
 from mnnconvert.layers import Layer, layers_of, stored_weight
 from mnnconvert.ops.matmul import CONVERTED
@@ -152,9 +153,9 @@ def compare_graphs(before: Graph, after: Graph) -> ModelDifference:
 def pair_layers(first: Sequence[Layer], second: Sequence[Layer]) -> dict[int, int]:
     """Which layer of `second` is that of `first`, by position: each at most once, in the order of trust.
 
-    Layers with weights come first, as a product and the convolution that it became are one layer: by a name in common,
-    then by the sizes of their weights in order. Then equal names, names in common (of results or of nodes of the
-    source), and equal kinds in order.
+    Layers with weights come first, as a product and the convolution that it became are one layer: by a name and sizes
+    in common, then by sizes in order. Then equal names, names in common (of results or of nodes of the source), and
+    equal kinds in order.
     """
     pairs: dict[int, int] = {}
     _pair_by(_weight_names, first, second, pairs)
@@ -187,8 +188,9 @@ def _all_names(layer: Layer) -> set[str]:
     return {name.removesuffix(CONVERTED) for name in (layer.name, *layer.outputs, *layer.origin)}
 
 
-def _weight_names(layer: Layer) -> set[str]:
-    return set() if layer.weight is None else _all_names(layer)
+def _weight_names(layer: Layer) -> set[tuple[object, ...]]:
+    """With the sizes of the weight: what a norm was fused into has its name, and another weight."""
+    return set() if layer.weight is None else {(name, _weight_sizes(layer)) for name in _all_names(layer)}
 
 
 def _kind(layer: Layer) -> tuple[object, ...]:
@@ -233,8 +235,7 @@ def _facts(a: Layer, b: Layer, numbers: Mapping[int, int]) -> Iterator[str]:
     if a.op != b.op:
         yield f"op {a.op} -> {b.op}"
     elif type(a.node.op) is type(b.node.op):
-        for field in dataclasses.fields(a.node.op):  # type: ignore[arg-type]
-            old, new = getattr(a.node.op, field.name), getattr(b.node.op, field.name)
+        for (field, old), (_, new) in zip(attributes(a.node.op), attributes(b.node.op), strict=True):
             if repr(old) != repr(new):  # arrays and NaN have no plain equality
                 yield f"{field.name} {old!r} -> {new!r}"
     sources = [[_source(v, numbers) for v in x.node.inputs if v.tensor is None] for x in (a, b)]

@@ -36,12 +36,10 @@ SYNTAX = Syntax(
 
 
 def run(arguments: Arguments, out: Output) -> int:
-    from pathlib import Path
+    from mnnconvert import api
 
-    from mnnconvert.difference import compare_files
-
-    found = compare_files(
-        Path(arguments.words[0]), Path(arguments.words[1]),
+    found = api.diff(
+        arguments.words[0], arguments.words[1],
         run=bool(arguments["run"]), inputs=arguments.text("inputs"), seed=arguments.number("seed"),
     )  # fmt: skip
     code = CHANGED if arguments["fail"] and not found.equal else 0

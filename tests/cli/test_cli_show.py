@@ -14,6 +14,8 @@ import mnnconvert
 from mnnconvert.cli.main import main
 from mnnconvert.ir import ArrayTensor
 from mnnconvert.layers import BINS, bounds, histogram, sample
+from mnnconvert.schema import flatbuffer, tables
+from mnnconvert.schema.reader import read_net
 
 
 @pytest.fixture
@@ -119,3 +121,40 @@ def test_samples_come_from_everywhere(rng: np.random.Generator, shape: tuple[int
 def test_bounds_are_those_of_the_decoded_numbers(rng: np.random.Generator) -> None:
     array = rng.standard_normal((6, 40)).astype(np.float32)
     assert bounds(ArrayTensor(array)) == (array.min(), array.max())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_damaged_files_are_shown_or_refused(model: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    data = bytearray(model.read_bytes())
+    for place in rng.integers(0, len(data), 40):
+        data[place] = int(rng.integers(0, 256))
+    damaged = model.with_name("damaged.mnn")
+    damaged.write_bytes(data)
+    page = str(model.with_name("page.html"))
+    assert main(["show", str(damaged), "--layer", "*", "--html", page]) in (0, 1)
+    assert main(["diff", str(model), str(damaged), "--run=0"]) in (0, 1)
+
+
+def test_an_op_that_nobody_knows_is_shown(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net = read_net(model)
+    (op,) = [op for op in net.oplists or [] if op.name == "y"]
+    op.type, op.main = tables.OpType.TfQuantizedConv2D, None
+    strange = model.with_name("strange.mnn")
+    with strange.open("wb") as stream:
+        flatbuffer.write(net, stream)
+    kinds = [layer["op"] for layer in shown(capsys, strange)["layers"]]
+    assert "TfQuantizedConv2D" in kinds
+    assert main(["diff", str(model), str(strange)]) == 0
+    assert "op Reshape -> TfQuantizedConv2D" in capsys.readouterr().out
+
+
+def test_parameters_of_another_kind_are_refused(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net = read_net(model)
+    (op,) = [op for op in net.oplists or [] if op.name == "y"]
+    op.type = tables.OpType.Scale
+    wrong = model.with_name("wrong.mnn")
+    with wrong.open("wb") as stream:
+        flatbuffer.write(net, stream)
+    assert main(["show", str(wrong)]) == 1
+    assert "error[bad-mnn-file]" in capsys.readouterr().err
