@@ -170,16 +170,18 @@ def info(path: PathLike) -> ModelInfo:
 
 def diff(
     before: PathLike, after: PathLike, *, run: bool = True, inputs: PathLike | Mapping[str, Any] | None = None,
-    seed: int = 0,
+    seed: int = 0, prototxt: PathLike | None = None, signature: str | None = None,
 ) -> ModelDifference:  # fmt: skip
     """What differs between two model files: layers, weights, inputs and outputs, and (with `run`) the answers.
 
     Both get the same `inputs` (arrays by name, or an .npz file; made up from `seed` otherwise); where they cannot, the
-    notes say why.
+    notes say why. `prototxt` describes the net of Caffe weights, `signature` is that of a SavedModel.
     """
     from mnnconvert.difference import compare_files
 
-    return compare_files(Path(before), Path(after), run=run, inputs=inputs, seed=seed)
+    told = {"prototxt": None if prototxt is None else os.fspath(prototxt), "signature": signature}
+    chosen = {name: text for name, text in told.items() if text is not None}
+    return compare_files(Path(before), Path(after), run=run, inputs=inputs, seed=seed, chosen=chosen)
 
 
 def to_json(mnn: PathLike, target: PathLike) -> None:

@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -477,9 +477,32 @@ def imported(options: ConversionOptions) -> Graph:
     return Conversion(options)._read()
 
 
-def read_source(path: Path, framework: str | None = None) -> Graph:
-    """The graph of any model file as it is read, before passes; the framework is guessed where it is not given."""
-    options = ConversionOptions.from_keywords(model_file=str(path), framework=framework, allow_custom_op=True)
+TOLD = {"prototxt": "CAFFE", "signature": "TF"}  # what tells models of one framework beside their files
+
+
+def told_of(framework: str, chosen: Mapping[str, str]) -> dict[str, str]:
+    """The part of `chosen` that says something about models of this framework."""
+    return {name: text for name, text in chosen.items() if TOLD[name] == framework}
+
+
+def check_told(chosen: Mapping[str, str], frameworks: Collection[str]) -> None:
+    """Refuse what would have no effect: it tells of models of a framework that is not among these."""
+    problems = [
+        Diagnostic("option-without-effect", f"--{name} is for {TOLD[name]} models; here is none", hint="Leave it out.")
+        for name in chosen if TOLD[name] not in frameworks
+    ]  # fmt: skip
+    if problems:
+        raise UsageError(problems)
+
+
+def read_source(path: Path, framework: str | None = None, chosen: Mapping[str, str] | None = None) -> Graph:
+    """The graph of any model file as it is read, before passes; the framework is guessed where it is not given.
+
+    `chosen` holds what else tells the model (`ConversionOptions.chosen`).
+    """
+    framework = framework or guess_framework(path)
+    told = told_of(framework, chosen or {})
+    options = ConversionOptions.from_keywords(model_file=str(path), framework=framework, allow_custom_op=True, **told)
     with _without_collection():
         return imported(options)
 

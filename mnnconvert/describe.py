@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mnnconvert.conversion import bytes_on_disk, guess_framework, read_source
+from mnnconvert.conversion import bytes_on_disk, check_told, guess_framework, read_source
 from mnnconvert.ir import Graph, Value
 from mnnconvert.ir.types import Shape
 from mnnconvert.layers import Layer, bounds, layers_of
@@ -40,12 +40,18 @@ def describe(path: Path) -> ModelInfo:
     return _written(path)[0]
 
 
-def look_into(path: Path) -> tuple[ModelInfo, Graph]:
-    """A model file of any framework that can be read, described, and its graph. Raises ConversionError."""
-    framework = guess_framework(path)
+def look_into(
+    path: Path, framework: str | None = None, chosen: Mapping[str, str] | None = None
+) -> tuple[ModelInfo, Graph]:
+    """A model file of any framework that can be read, described, and its graph; `chosen` as for `read_source`.
+
+    Raises ConversionError.
+    """
+    framework = framework or guess_framework(path)
+    check_told(chosen or {}, [framework])
     if framework == "MNN":
         return _written(path)
-    graph = read_source(path, framework)
+    graph = read_source(path, framework, chosen)
     info = ModelInfo(
         inputs=[_value(graph, v.name, v, "") for v in graph.inputs],
         outputs=[_value(graph, name, v, "") for name, v in graph.outputs],

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.conversion import guess_framework, read_source
+from mnnconvert.conversion import check_told, guess_framework, read_source, told_of
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir import Graph, Node, Tensor, Value
 from mnnconvert.ir.tensor import content_digest
@@ -103,10 +103,18 @@ class ModelDifference:
         }
 
 
-def compare_files(before: Path, after: Path, *, run: bool = True, inputs: Any = None, seed: int = 0) -> ModelDifference:
-    """Two model files of any framework that can be read, layer by layer and (with `run`) answer by answer."""
-    first, second = read_source(before), read_source(after)
-    outputs, notes = _run(before, after, inputs, seed) if run else (None, ())
+def compare_files(
+    before: Path, after: Path, *, run: bool = True, inputs: Any = None, seed: int = 0,
+    chosen: Mapping[str, str] | None = None,
+) -> ModelDifference:  # fmt: skip
+    """Two model files of any framework that can be read, layer by layer and (with `run`) answer by answer.
+
+    `chosen` is what else tells one of them: the `prototxt` of Caffe weights, the `signature` of a SavedModel.
+    """
+    chosen = chosen or {}
+    check_told(chosen, [guess_framework(path) for path in (before, after)])
+    first, second = read_source(before, None, chosen), read_source(after, None, chosen)
+    outputs, notes = _run(before, after, inputs, seed, chosen) if run else (None, ())
     found = compare_graphs(first, second)
     return dataclasses.replace(
         found, before=str(before), after=str(after), bytes_before=_size(before), bytes_after=_size(after),
@@ -119,14 +127,17 @@ def _size(path: Path) -> int:
     return sum(f.stat().st_size for f in files if f.is_file())
 
 
-def _run(before: Path, after: Path, inputs: Any, seed: int) -> tuple[VerificationResult | None, tuple[str, ...]]:
+def _run(
+    before: Path, after: Path, inputs: Any, seed: int, chosen: Mapping[str, str]
+) -> tuple[VerificationResult | None, tuple[str, ...]]:
     """The second model measured against the first; or why not."""
     from mnnconvert.verification import choose_feeds, open_source
     from mnnconvert.verify.compare import Tolerance
     from mnnconvert.verify.verification import verify_engines
 
     try:
-        engines = [open_source(path, guess_framework(path)) for path in (before, after)]
+        kinds = [(path, guess_framework(path)) for path in (before, after)]
+        engines = [open_source(path, kind, chosen=told_of(kind, chosen)) for path, kind in kinds]
         names = [sorted(i.name for i in engine.inputs) for engine in engines]
         if names[0] != names[1]:
             return None, (f"they were not run: the inputs are {names[0]} and {names[1]}",)

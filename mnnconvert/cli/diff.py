@@ -8,7 +8,7 @@ from mnnconvert.cli.output import Output, size
 from mnnconvert.cli.parser import Arguments, Syntax
 from mnnconvert.cli.summary import shape
 from mnnconvert.option_types import Option
-from mnnconvert.options import COMMON
+from mnnconvert.options import COMMON, OPTIONS
 
 if TYPE_CHECKING:
     from mnnconvert.difference import LayerChange, ModelDifference, WeightChange
@@ -24,6 +24,7 @@ SYNTAX = Syntax(
         Option("--run", "run", "flag", "run both on the same inputs and measure B against A", default=True),
         Option("--inputs", "inputs", "path", "arrays by input name; made up otherwise", metavar="FILE.npz"),
         Option("--seed", "seed", "int", "seed of made-up inputs", default=0, low=0, metavar="N"),
+        *(option for option in OPTIONS if option.field in ("prototxt", "signature")),
         Option("--all", "all", "flag", "list every change", default=False),
         Option("--fail-on-change", "fail", "flag", "exit code 3 when anything differs", default=False),
         *COMMON,
@@ -41,6 +42,7 @@ def run(arguments: Arguments, out: Output) -> int:
     found = api.diff(
         arguments.words[0], arguments.words[1],
         run=bool(arguments["run"]), inputs=arguments.text("inputs"), seed=arguments.number("seed"),
+        prototxt=arguments.text("prototxt"), signature=arguments.text("signature"),
     )  # fmt: skip
     code = CHANGED if arguments["fail"] and not found.equal else 0
     out.data({"ok": code == 0, "exit_code": code, **found.to_dict()})

@@ -12,13 +12,15 @@ from mnnconvert.cli.parser import Arguments, Syntax
 from mnnconvert.cli.summary import print_values, print_weights, quantization, shape
 from mnnconvert.errors import UsageError
 from mnnconvert.option_types import Option, did_you_mean
-from mnnconvert.options import COMMON
+from mnnconvert.options import COMMON, OPTIONS
 
 if TYPE_CHECKING:
     from mnnconvert.layers import Histogram, Layer
 
 BAR = 40  # characters of the highest bar of a histogram
 MERGED = 2  # bins that make one line
+
+SOURCE = tuple(option for option in OPTIONS if option.field in ("framework", "prototxt", "signature"))
 
 SYNTAX = Syntax(
     usage="mnnconvert show FILE [--layer NAME]... [--html FILE]",
@@ -27,6 +29,7 @@ SYNTAX = Syntax(
         Option("--layer", "layer", "texts", "all about a layer, by name or pattern (repeatable)", default=(),
                metavar="NAME"),
         Option("--html", "html", "path", "write a page with sizes, graph and histograms", metavar="FILE"),
+        *SOURCE,
         *COMMON,
     ),
     words=("FILE",),
@@ -38,11 +41,14 @@ SYNTAX = Syntax(
 
 
 def run(arguments: Arguments, out: Output) -> int:
+    from mnnconvert.conversion import TOLD
     from mnnconvert.describe import look_into
     from mnnconvert.layers import layers_of, totals
 
     path = Path(arguments.words[0])
-    found, graph = look_into(path)
+    framework = arguments.text("framework")
+    chosen_by = {name: text for name in TOLD if (text := arguments.text(name)) is not None}
+    found, graph = look_into(path, framework, chosen_by)
     info, layers = found.to_dict(), layers_of(graph)
     patterns = arguments.texts("layer")
     chosen = choose(layers, patterns)
@@ -52,7 +58,7 @@ def run(arguments: Arguments, out: Output) -> int:
     sums = totals(layers)
     page = arguments.text("html")
     if page is not None:
-        _write_page(path, Path(page))
+        _write_page(path, Path(page), framework, chosen_by)
     out.data({
         "ok": True, "exit_code": 0, "file": str(path), "html": page,
         **{name: info[name] for name in ("framework", "inputs", "outputs", "file_bytes", "external_bytes")},
@@ -68,13 +74,13 @@ def run(arguments: Arguments, out: Output) -> int:
     return 0
 
 
-def _write_page(path: Path, target: Path) -> None:
+def _write_page(path: Path, target: Path, framework: str | None, chosen: dict[str, str]) -> None:
     from mnnconvert.report import write_page
     from mnnconvert.report.content import of_model
     from mnnconvert.schema.files import refuse_same
 
     refuse_same(path, target)
-    write_page(of_model(path), target)
+    write_page(of_model(path, framework, chosen), target)
 
 
 def _histogram(layer: Layer) -> Histogram:

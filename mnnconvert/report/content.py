@@ -119,9 +119,9 @@ class Content:
         return self.quantized or self.proof
 
 
-def of_model(path: Path) -> Content:
-    """One model by itself. Raises ConversionError for what cannot be read."""
-    info, graph = look_into(path)
+def of_model(path: Path, framework: str | None = None, chosen: Mapping[str, str] | None = None) -> Content:
+    """One model by itself; see `look_into`. Raises ConversionError for what cannot be read."""
+    info, graph = look_into(path, framework, chosen)
     rows = tuple(Row(layer, _spread(layer.weight, None)) for layer in layers_of(graph))
     return Content(str(path), info, rows, tuple(flows_of(graph)))
 

@@ -31,7 +31,8 @@ def of_conversion(options: ConversionOptions, report: ConversionReport) -> Conte
         return content
     tolerance = options.tolerance if report.quantized is None else ANY_ERROR
     return _with_layers(content, Request(
-        source, target, inputs=options.inputs, tolerance=tolerance, seed=options.seed, runs=1, options=options
+        source, target, inputs=options.inputs, tolerance=tolerance, seed=options.seed, runs=1, options=options,
+        chosen=options.chosen,
     ))  # fmt: skip
 
 
@@ -45,7 +46,8 @@ def of_verification(
     if result.layers is not None:
         return with_errors(content, result.layers)
     return _with_layers(content, Request(
-        source, mnn, inputs=inputs, tolerance=result.tolerance.relative, seed=seed, runs=1, options=options
+        source, mnn, inputs=inputs, tolerance=result.tolerance.relative, seed=seed, runs=1, options=options,
+        chosen=options.chosen,
     ))  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from caffe_cases import caffemodel, one
 from model_files import network
 
 import mnnconvert
@@ -87,6 +88,24 @@ def test_bad_files_are_diagnostics(tmp_path: Path, capsys: pytest.CaptureFixture
         (tmp_path / name).write_bytes(b"not a model at all, whatever its name says")
     assert main(["show", str(tmp_path / name)]) in (1, 2)
     assert "error[" in capsys.readouterr().err
+
+
+def test_what_tells_other_models_is_refused(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(model), "--prototxt", "net.prototxt"]) == 2
+    assert main(["diff", str(model), str(model), "--signature", "serve"]) == 2
+    assert capsys.readouterr().err.count("error[option-without-effect]") == 2
+
+
+def test_caffe_weights_with_their_net(
+    tmp_path: Path, rng: np.random.Generator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net, weights = tmp_path / "net.prototxt", tmp_path / "net.caffemodel"
+    net.write_text(
+        one("Convolution", "convolution_param { num_output: 5 kernel_size: 3 bias_term: false }", x=(1, 2, 8, 8))
+    )
+    weights.write_bytes(caffemodel({"y": [rng.standard_normal((5, 2, 3, 3)).astype(np.float32)]}))
+    (layer,) = shown(capsys, weights, "--prototxt", net)["layers"]
+    assert (layer["op"], layer["parameters"]) == ("Convolution", 90 + 5)  # and a bias of zeros
 
 
 def test_histograms_count_every_number_once(rng: np.random.Generator) -> None:
