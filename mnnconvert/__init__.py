@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mnnconvert.api import compress, convert, load, quantize, verify
+    from mnnconvert.api import compress, convert, diff, load, quantize, verify
     from mnnconvert.calibration.report import QuantizationReport
     from mnnconvert.compression import Compressed
     from mnnconvert.conversion import ConversionReport
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mnnconvert.verify.verification import VerificationResult
 
 _HOMES = {
-    "convert": "api", "compress": "api", "load": "api", "quantize": "api", "Compressed": "compression",
+    "convert": "api", "compress": "api", "diff": "api", "load": "api", "quantize": "api", "Compressed": "compression",
     "ConversionReport": "conversion", "QuantizationReport": "calibration.report", "Session": "runtime_ref.session",
     "VerificationResult": "verify.verification", "ConversionError": "errors", "Diagnostic": "errors",
     "GateError": "errors", "MnnConvertError": "errors", "UsageError": "errors",
@@ -31,8 +31,8 @@ _HOMES = {
 
 __all__ = [
     "Compressed", "ConversionError", "ConversionReport", "Diagnostic", "GateError", "MnnConvertError",
-    "QuantizationReport", "Session", "UsageError", "VerificationResult", "compress", "convert", "load", "quantize",
-    "verify",
+    "QuantizationReport", "Session", "UsageError", "VerificationResult", "compress", "convert", "diff", "load",
+    "quantize", "verify",
 ]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mnnconvert.compression import Compressed
     from mnnconvert.conversion import ConversionReport
     from mnnconvert.describe import ModelInfo
+    from mnnconvert.difference import ModelDifference
     from mnnconvert.runtime_ref.session import Session
     from mnnconvert.verify.verification import VerificationResult
 
@@ -165,6 +166,22 @@ def info(path: PathLike) -> ModelInfo:
     from mnnconvert.describe import describe
 
     return describe(Path(path))
+
+
+def diff(
+    before: PathLike, after: PathLike, *, run: bool = True, inputs: PathLike | Mapping[str, Any] | None = None,
+    seed: int = 0, prototxt: PathLike | None = None, signature: str | None = None,
+) -> ModelDifference:  # fmt: skip
+    """What differs between two model files: layers, weights, inputs and outputs, and (with `run`) the answers.
+
+    Both get the same `inputs` (arrays by name, or an .npz file; made up from `seed` otherwise); where they cannot, the
+    notes say why. `prototxt` describes the net of Caffe weights, `signature` is that of a SavedModel.
+    """
+    from mnnconvert.difference import compare_files
+
+    told = {"prototxt": None if prototxt is None else os.fspath(prototxt), "signature": signature}
+    chosen = {name: text for name, text in told.items() if text is not None}
+    return compare_files(Path(before), Path(after), run=run, inputs=inputs, seed=seed, chosen=chosen)
 
 
 def to_json(mnn: PathLike, target: PathLike) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -101,7 +101,16 @@ class Conversion:
         with _without_collection():
             self._convert()
         self.report.seconds = time.perf_counter() - started
+        if self.options.html is not None:
+            self._write_page(Path(self.options.html))
         return self.report
+
+    def _write_page(self, path: Path) -> None:
+        from mnnconvert.report import write_page
+        from mnnconvert.report.gather import of_conversion
+
+        self.progress("report", 0.0)
+        write_page(of_conversion(self.options, self.report), path)
 
     def _convert(self) -> None:
         from mnnconvert.weights import recipe_of
@@ -162,7 +171,7 @@ class Conversion:
             _require_static(graph)
         if not self.options.allow_custom_op:
             _refuse_plugins(graph)
-        self.report.source_bytes = _bytes_on_disk(self.source, graph)
+        self.report.source_bytes = bytes_on_disk(self.source, graph)
         self.report.nodes_before = sum(len(g.nodes) for g in graph.graphs())
         return graph
 
@@ -270,7 +279,8 @@ class Conversion:
         """Find out that nothing can be written before the work, not after it."""
         from mnnconvert.schema.files import refuse_same, staged
 
-        targets = [Path(self.options.mnn_model or ""), *self._recipe_files()]
+        pages = [] if self.options.html is None else [Path(self.options.html)]
+        targets = [Path(self.options.mnn_model or ""), *self._recipe_files(), *pages]
         if len({os.path.realpath(t) for t in targets}) < len(targets):  # `Path.resolve` raises on loops of links
             raise UsageError.of("contradictory-options", f"two files would be written as '{targets[-1]}'")
         for target in targets:
@@ -487,6 +497,48 @@ def imported(options: ConversionOptions) -> Graph:
     return Conversion(options)._read()
 
 
+TOLD = {"prototxt": "CAFFE", "signature": "TF"}  # what tells models of one framework beside their files
+
+
+def told_of(framework: str, chosen: Mapping[str, str]) -> dict[str, str]:
+    """The part of `chosen` that says something about models of this framework."""
+    return {name: text for name, text in chosen.items() if TOLD[name] == framework}
+
+
+def check_told(chosen: Mapping[str, str], frameworks: Collection[str]) -> None:
+    """Refuse what would have no effect: it tells of models of a framework that is not among these."""
+    problems = [
+        Diagnostic("option-without-effect", f"--{name} is for {TOLD[name]} models; here is none", hint="Leave it out.")
+        for name in chosen if TOLD[name] not in frameworks
+    ]  # fmt: skip
+    if problems:
+        raise UsageError(problems)
+
+
+def read_source(path: Path, framework: str | None = None, chosen: Mapping[str, str] | None = None) -> Graph:
+    """The graph of any model file as it is read, before passes; the framework is guessed where it is not given.
+
+    `chosen` holds what else tells the model (`ConversionOptions.chosen`).
+    """
+    framework = framework or guess_framework(path)
+    told = told_of(framework, chosen or {})
+    options = ConversionOptions.from_keywords(model_file=str(path), framework=framework, allow_custom_op=True, **told)
+    with _without_collection():
+        return imported(options)
+
+
+def prepare_source(options: ConversionOptions) -> tuple[Graph, ConversionReport]:
+    """The float graph that a conversion with these options quantizes or writes, and what the passes did."""
+    conversion = Conversion(options)
+    with _without_collection():
+        from mnnconvert.weights import recipe_of
+
+        conversion.recipe = recipe_of(options)
+        graph = conversion._read()
+        conversion._rewrite(graph)
+    return graph, conversion.report
+
+
 @contextmanager
 def _without_collection() -> Iterator[None]:
     """No search for cycles meanwhile: a graph is made of them, and all of it is in use until the end."""
@@ -585,7 +637,7 @@ def _open(shape: Shape | None) -> str:
     return "everything" if shape is None else ", ".join(str(d) for d in shape if not isinstance(d, int))
 
 
-def _bytes_on_disk(source: Path, graph: Graph) -> int:
+def bytes_on_disk(source: Path, graph: Graph) -> int:
     """Bytes of the model file (or of all in its folder) and of the external files that its weights lie in."""
     from mnnconvert.ir import FileTensor
 

@@ -1,18 +1,17 @@
-"""What is inside an MNN file."""
+"""What is inside a model file."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from mnnconvert.ir import CodedTensor, Graph, HalfTensor, Node, Tensor, Value
+from mnnconvert.conversion import bytes_on_disk, check_told, guess_framework, read_source
+from mnnconvert.ir import Graph, Value
 from mnnconvert.ir.types import Shape
-from mnnconvert.ops.integer import ConvInt8
-from mnnconvert.ops.steps import on_codes
+from mnnconvert.layers import Layer, bounds, layers_of
 from mnnconvert.schema import tables
 from mnnconvert.schema.reader import graph_of, read_net
 from mnnconvert.schema.weights import WeightSource
@@ -37,12 +36,38 @@ class ModelInfo:
 
 
 def describe(path: Path) -> ModelInfo:
-    """Read a file and describe it; weights are looked at one by one."""
+    """Read a `.mnn` file and describe it; weights are looked at one by one."""
+    return _written(path)[0]
+
+
+def look_into(
+    path: Path, framework: str | None = None, chosen: Mapping[str, str] | None = None
+) -> tuple[ModelInfo, Graph]:
+    """A model file of any framework that can be read, described, and its graph; `chosen` as for `read_source`.
+
+    Raises ConversionError.
+    """
+    framework = framework or guess_framework(path)
+    check_told(chosen or {}, [framework])
+    if framework == "MNN":
+        return _written(path)
+    graph = read_source(path, framework, chosen)
+    info = ModelInfo(
+        inputs=[_value(graph, v.name, v, "") for v in graph.inputs],
+        outputs=[_value(graph, name, v, "") for name, v in graph.outputs],
+        version="", framework=framework, metadata=graph.metadata,
+        op_counts=dict(Counter(node.op.kind for inner in graph.graphs() for node in inner.nodes)),
+        weights=list(_weights(graph)), file_bytes=bytes_on_disk(path, graph),
+    )  # fmt: skip
+    return info, graph
+
+
+def _written(path: Path) -> tuple[ModelInfo, Graph]:
     net = read_net(path)
     external = Path(f"{path}.weight")
     graph = graph_of(net, WeightSource(external))
     formats = _formats(net)
-    return ModelInfo(
+    info = ModelInfo(
         inputs=[_value(graph, v.name, v, formats.get(v.name, "")) for v in graph.inputs],
         outputs=[_value(graph, name, v, "") for name, v in graph.outputs],
         version=(net.extraInfo.version if net.extraInfo is not None else None) or "before 2.0.0",
@@ -53,6 +78,7 @@ def describe(path: Path) -> ModelInfo:
         file_bytes=path.stat().st_size,
         external_bytes=external.stat().st_size if external.is_file() else 0,
     )
+    return info, graph
 
 
 def _all_ops(net: tables.Net) -> list[tables.Op]:
@@ -90,45 +116,23 @@ def _placeholders(graph: Graph) -> set[str]:
     return {f"{v.name}.{i}" for v in graph.inputs for i in range(v.rank or 0)}
 
 
-def _weights(graph: Graph) -> Any:
+def _weights(graph: Graph) -> Iterator[dict[str, Any]]:
+    """A row for each weight; one that several layers share stands with the first."""
     seen: set[int] = set()
-    for inner in graph.graphs():
-        for node in inner.nodes:
-            if not getattr(node.op, "embedded", ()) or len(node.inputs) < 2:
-                continue
-            tensor = node.inputs[1].tensor
-            if tensor is not None and id(tensor) not in seen:
-                seen.add(id(tensor))
-                yield {
-                    "name": node.name, "op": node.op.kind, "computes": _computes(node), **_encoding(tensor),
-                    **_range(tensor),
-                }  # fmt: skip
+    for layer in layers_of(graph):
+        weight = layer.weight
+        if weight is not None and id(weight.tensor) not in seen:
+            seen.add(id(weight.tensor))
+            yield weight_row(layer)
 
 
-def _computes(node: Node) -> str:
-    """The element type of what a layer multiplies its weights with."""
-    return "int8" if isinstance(node.op, ConvInt8) or on_codes(node) else "float32"
-
-
-def _encoding(tensor: Tensor) -> dict[str, Any]:
-    if isinstance(tensor, CodedTensor):
-        coded = tensor.coded
-        block = coded.block if coded.blocks > 1 else 0
-        return {"bits": coded.bits, "block": block, "symmetric": coded.minimum is None, "bytes": tensor.nbytes}
-    bits = 16 if isinstance(tensor, HalfTensor) else 8 * tensor.dtype.itemsize
-    return {"bits": bits, "block": 0, "symmetric": True, "bytes": tensor.nbytes}
-
-
-def _range(tensor: Tensor) -> dict[str, float]:
-    if isinstance(tensor, CodedTensor):
-        parts = [
-            tensor.coded.decode_rows(i, min(i + 256, tensor.coded.shape[0]))
-            for i in range(0, tensor.coded.shape[0], 256)
-        ]
-        return {"minimum": float(min(p.min() for p in parts)), "maximum": float(max(p.max() for p in parts))}
-    array = tensor.numpy()
-    return (
-        {"minimum": float(np.min(array)), "maximum": float(np.max(array))}
-        if array.size
-        else {"minimum": 0.0, "maximum": 0.0}
-    )
+def weight_row(layer: Layer) -> dict[str, Any]:
+    """How a layer stores its weight, and between which numbers it lies."""
+    weight = layer.weight
+    assert weight is not None  # of layers that have one
+    low, high = bounds(weight.tensor)
+    return {
+        "name": layer.name, "op": layer.op, "computes": layer.computes, "bits": weight.bits, "block": weight.block,
+        "symmetric": weight.symmetric, "bytes": weight.bytes, "minimum": low, "maximum": high,
+        "elements": weight.elements, "scales": weight.scales,
+    }  # fmt: skip

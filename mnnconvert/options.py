@@ -81,6 +81,7 @@ class ConversionOptions:
     inputs: str | None = None
     seed: int = 0
     plan: bool = False
+    html: str | None = None
     target: str = TARGETS[0]
     json: bool = False
     quiet: bool = False
@@ -229,6 +230,8 @@ OPTIONS: tuple[Option, ...] = (
     _option("--customOpLibs", "custom_op_libs", "text", MODEL, "libraries of own operators", metavar="LIBS"),
     _option("--force", "force", "flag", MODEL, "overwrite the output (the default, as in MNN)"),
     _option("--plan", "plan", "flag", TALK, "say what would be done, and stop"),
+    _option("--html", "html", "path", TALK, "write a page: verdict, errors and sizes of layers, graph, weights",
+            metavar="FILE"),
     _option("--json", "json", "flag", TALK, "results as JSON on stdout, text on stderr"),
     _option("--quiet", "quiet", "flag", TALK, "only problems", short="-q"),
     _option("--no-color", "no_color", "flag", TALK, "plain text"),
@@ -316,6 +319,8 @@ def _unused_without_verification(flag: str, name: str) -> Contradiction:
 
 
 CONTRADICTIONS: tuple[Contradiction, ...] = (
+    Contradiction("--html", "--plan", lambda o: o.html is not None and o.plan,
+                  "a report is on a file, and a plan writes none.", "Leave out one of them."),
     _unlike_halves("--weightQuantBits", lambda o: o.weight_quant_bits > 0),
     _unlike_halves("--recipe", lambda o: o.recipe is not None),
     _unlike_halves("--quantRule", lambda o: bool(o.quant_rule)),

@@ -26,6 +26,7 @@ PAGES = [
     "docs/format.md",
     "docs/int8.md",
     "docs/quantization.md",
+    "docs/reports.md",
 ]
 FOREIGN = re.compile(r"(?<![\w./~-])/(?:work|home|root|Users|tmp)/\w+")
 

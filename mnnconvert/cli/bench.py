@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnnconvert.cli.arrays import read_inputs
-from mnnconvert.cli.output import Output
+from mnnconvert.cli.output import Output, size
 from mnnconvert.cli.parser import Arguments, Syntax
 from mnnconvert.cli.run import BACKEND, INPUT, PRECISION, SEED, complete_with_note
 from mnnconvert.errors import UsageError
@@ -40,7 +40,7 @@ SYNTAX = Syntax(
         Option("--threads", "threads", "int", "threads of each engine", default=1, low=1, metavar="N"),
         BACKEND,
         replace(PRECISION, default="fast"),
-        Option("--profile", "profile", "flag", "time of each kernel, the slowest first", default=False),
+        Option("--profile", "profile", "flag", "time by op, by layer and by kernel", default=False),
         Option("--op", "op", "text", "time one op against its numpy definition", metavar="NAME"),
         Option("--shape", "shape", "text", "sizes of the operands of --op", metavar="AxB,CxD"),
         Option("--set", "set", "texts", "an attribute of --op (repeatable)", metavar="NAME=VALUE"),
@@ -76,6 +76,7 @@ def run(arguments: Arguments, out: Output) -> int:
     times = profile(session, feeds) if arguments["profile"] else []
     if times:
         document["profile"] = [asdict(row) for row in times]
+        document["profile_by_op"] = by_op(times)
     out.data(document)
     out.table(("Engine", ">Median ms", ">p10 ms", ">p90 ms", ">Runs"), [tuple(row.values()) for row in rows])
     if len(rows) == 2:
@@ -93,17 +94,38 @@ def profile(session: Session, feeds: Mapping[str, np.ndarray]) -> list[OpTime]:
     return sorted(rows, key=lambda row: -row.seconds)
 
 
-def show_profile(rows: Sequence[OpTime], out: Output) -> None:
-    """The slowest pieces of work, and what each kernel takes in all."""
+def by_op(rows: Sequence[OpTime]) -> list[dict[str, Any]]:
+    """For each kind of op: pieces of work, their seconds and result bytes, and the share of the run; slowest first."""
     total = sum(row.seconds for row in rows) or 1.0
+    kinds: dict[str, list[OpTime]] = {}
+    for row in rows:
+        kinds.setdefault(row.kind, []).append(row)
+    sums = [
+        {"op": kind, "calls": len(own), "seconds": (spent := sum(row.seconds for row in own)),
+         "nbytes": sum(row.nbytes for row in own), "share": spent / total}
+        for kind, own in kinds.items()
+    ]  # fmt: skip
+    return sorted(sums, key=lambda row: -float(row["seconds"]))
+
+
+def show_profile(rows: Sequence[OpTime], out: Output) -> None:
+    """What each kind of op takes in all, the slowest pieces of work, and what each kernel takes."""
+    total = sum(row.seconds for row in rows) or 1.0
+    out.table(("Op", ">Calls", ">ms", ">Share", ">Results"), [
+        (r["op"], r["calls"], f"{r['seconds'] * 1e3:.3f}", f"{r['share']:.1%}", size(r["nbytes"])) for r in by_op(rows)
+    ], title="\nBy op (ops computed along with another count as part of it)")  # fmt: skip
     kernels: dict[str, list[float]] = {}
     for row in rows:
         kernels.setdefault(row.kernel, []).append(row.seconds)
     out.table(("Node", "Op", "Kernel", ">ms", ">Share"), [
         (_title(r), r.kind, r.kernel, f"{r.seconds * 1e3:.3f}", f"{r.seconds / total:.1%}") for r in rows[:LONGEST]
-    ])  # fmt: skip
+    ], title="\nBy layer")  # fmt: skip
+    if len(rows) > LONGEST:
+        rest = sum(r.seconds for r in rows[LONGEST:])
+        out.detail(f"... and {len(rows) - LONGEST} more, {rest * 1e3:.3f} ms in all; --json has them.")
     sums = sorted(((kernel, len(spent), sum(spent)) for kernel, spent in kernels.items()), key=lambda row: -row[2])
-    out.table(("Kernel", ">Calls", ">ms", ">Share"), [(k, n, f"{s * 1e3:.3f}", f"{s / total:.1%}") for k, n, s in sums])
+    out.table(("Kernel", ">Calls", ">ms", ">Share"), [(k, n, f"{s * 1e3:.3f}", f"{s / total:.1%}") for k, n, s in sums],
+              title="\nBy kernel")  # fmt: skip
 
 
 def _title(row: OpTime) -> str:

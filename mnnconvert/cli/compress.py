@@ -11,7 +11,7 @@ from mnnconvert.option_types import Option
 from mnnconvert.options import COMMON, OPTIONS, ConversionOptions
 
 SHARED = ("framework", "prototxt", "batch", "input_shape", "input_config_file", "verify", "tolerance", "seed", "target",
-          "save_external_data", "plan")  # fmt: skip
+          "save_external_data", "plan", "html")  # fmt: skip
 
 SYNTAX = Syntax(
     usage="mnnconvert compress SRC OUT (--max-size 5MB | --max-drop cosine=0.002 | --avg-bits 4.5) [--data PATH]",

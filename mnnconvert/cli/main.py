@@ -33,7 +33,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("mnnconvert.cli.run", "run a model"),
     "bench": ("mnnconvert.cli.bench", "time a model, alone or against its source"),
     "quantize": ("mnnconvert.cli.quantize", "full int8 from samples, with the configuration of MNN's mnnquant"),
-    "show": ("mnnconvert.cli.show", "the weights of a model: layers, bits, sizes, ranges"),
+    "show": ("mnnconvert.cli.show", "what is inside a model: layers, bits, sizes, histograms"),
+    "diff": ("mnnconvert.cli.diff", "two models, layer by layer and output by output"),
     "ops": ("mnnconvert.cli.ops", "which source operators are supported"),
     "explain": ("mnnconvert.cli.explain", "what an error means and what to do"),
 }

@@ -36,6 +36,8 @@ def print_conversion(report: Record, verification: list[str], options: Conversio
     _print_verdict(verification, options, out)
     _print_quantized(report.get("quantized"), out)
     out.detail("Plan only: nothing was written." if options.plan else f"Wrote     {report['target']}", "bold")
+    if options.html is not None:
+        out.detail(f"Report    {options.html}")
     out.detail(f"Took      {report['seconds']:.2f} s")
 
 
@@ -165,13 +167,18 @@ def print_info(info: Record, path: str, out: Output, *, everything: bool) -> Non
         facts["external weights"] = size(info["external_bytes"])
     for name, value in facts.items():
         out.result(f"  {name}: {value if value not in (None, '') else '-'}")
-    values = [(side, v["name"], v["dtype"], shape(v["shape"]), v["format"]) for side, v in _values(info)]
-    out.table(("", "Name", "Type", "Shape", "Layout"), values, title="\nInputs and outputs")
+    print_values(info, out)
     operators = sorted(info["op_counts"].items(), key=lambda item: (-item[1], item[0]))
     out.table(("Operator", ">Count"), operators, title=f"\nOperators ({sum(info['op_counts'].values())})")
     if info["weights"]:
         out.result(f"\n{quantization(info['weights'])}", "bold")
         print_weights(info["weights"], out, everything=everything)
+
+
+def print_values(info: Record, out: Output) -> None:
+    """The inputs and outputs of a ModelInfo given as a dictionary."""
+    values = [(side, v["name"], v["dtype"], shape(v["shape"]), v["format"]) for side, v in _values(info)]
+    out.table(("", "Name", "Type", "Shape", "Layout"), values, title="\nInputs and outputs")
 
 
 def _values(info: Record) -> list[tuple[str, Record]]:

@@ -53,6 +53,8 @@ SYNTAX = Syntax(
                metavar="DIR"),
         Option("--junit", "junit", "path", "write the checks as JUnit XML", REPORTS, metavar="FILE.xml"),
         Option("--sarif", "sarif", "path", "write what failed as SARIF 2.1.0", REPORTS, metavar="FILE.sarif"),
+        Option("--html", "html", "path", "write a page: verdict, errors and sizes of layers, graph, weights", REPORTS,
+               metavar="FILE"),
         *CONVERSION,
         *COMMON,
     ),
@@ -97,7 +99,22 @@ def run(arguments: Arguments, out: Output) -> int:
     for path in result.repro.values():
         out.note(f"wrote {path}")
     _write_reports(result, source, mnn, arguments, out)
+    if arguments.text("html") is not None:
+        _write_page(result, arguments, Path(str(arguments["html"])))
+        out.note(f"wrote {arguments['html']}")
     return code
+
+
+def _write_page(result: VerificationResult, arguments: Arguments, path: Path) -> None:
+    from mnnconvert.report import write_page
+    from mnnconvert.report.gather import of_verification
+    from mnnconvert.schema.files import refuse_same
+
+    source, mnn = (Path(word) for word in arguments.words[:2])
+    for read in (source, mnn):
+        refuse_same(read, path)
+    inputs, seed = arguments.text("inputs"), arguments.number("seed")
+    write_page(of_verification(source, mnn, result, _conversion(arguments), inputs, seed), path)
 
 
 def _shapes(arguments: Arguments) -> dict[str, tuple[int, ...]]:

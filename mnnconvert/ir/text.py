@@ -40,12 +40,14 @@ def node_text(node: Node) -> str:
 
 def op_text(op: object) -> str:
     """Kind and the attributes that are not at their default."""
-    shown = []
-    for field in dataclasses.fields(op):  # type: ignore[arg-type]
-        value = getattr(op, field.name)
-        if value != field.default:
-            shown.append(f"{field.name}={value!r}")
+    shown = [f"{f.name}={value!r}" for f, value in attributes(op) if value != f.default]
     return f"{getattr(op, 'kind', type(op).__name__)}<{', '.join(shown)}>" if shown else getattr(op, "kind", "")
+
+
+def attributes(op: object) -> list[tuple[dataclasses.Field[object], object]]:
+    """The attributes of an op with their values; an op that this package does not know has none to tell."""
+    fields = dataclasses.fields(op) if dataclasses.is_dataclass(op) else ()
+    return [(field, getattr(op, field.name)) for field in fields]
 
 
 def _typed(value: Value) -> str:

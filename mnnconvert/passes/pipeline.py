@@ -140,14 +140,23 @@ def _check_names(names: Collection[str]) -> None:
             raise UsageError.of("unknown-pass", f"there is no pass '{name}'", hint=hint)
 
 
+def purpose(cls: type[Any]) -> str:
+    """What a pass does: the first paragraph of its docstring, in one line."""
+    return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
+
+
+def purposes() -> dict[str, str]:
+    """What each pass does, by its name."""
+    return {cls.name: purpose(cls) for cls in (entry.load() for _, entry in entries())}
+
+
 def table() -> str:
     """The passes as a Markdown table: phase, name, what it does, from which level on. `docs/passes.md` holds it."""
     lines = ["| phase | pass | what it does | runs |", "|---|---|---|---|"]
     for phase, entry in entries():
         cls = entry.load()
-        purpose = (cls.__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
         runs = (
             "always" if entry.level == 0 else f"level {entry.level}" + (f", `{entry.option}`" if entry.option else "")
         )
-        lines.append(f"| {phase.name} | `{cls.name}` | {purpose} | {runs} |")
+        lines.append(f"| {phase.name} | `{cls.name}` | {purpose(cls)} | {runs} |")
     return "\n".join(lines) + "\n"

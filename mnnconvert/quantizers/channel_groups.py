@@ -41,8 +41,9 @@ class Place:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        shape = self.value.shape or ()
-        return tuple(s if isinstance((s := shape[a]), int) else -1 for a in self.axes)
+        """Sizes of the axes, -1 where one is not known: values inside of branches may not even have a rank."""
+        shape = self.value.shape
+        return tuple(s if shape is not None and isinstance((s := shape[a]), int) else -1 for a in self.axes)
 
 
 @dataclass(frozen=True)

@@ -290,6 +290,10 @@ class WeightSource:
             return self._coded(table, quan, external)
         if external is not None and len(external) >= len(names):
             return self._in_file(external, names)
+        if not all(hasattr(table, name) for name in names):
+            raise ConversionError.of(
+                "bad-mnn-file", f"an op has the parameters of another kind: {type(table).__name__}"
+            )
         return {name: v for name in names if (v := getattr(table, name)) is not None and len(v)}
 
     def _in_file(self, external: np.ndarray, names: Sequence[str]) -> dict[str, Any]:

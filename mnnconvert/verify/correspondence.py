@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mnnconvert.ir import Graph, Value
+from mnnconvert.ops.steps import MOVES
 
 CHANNELS_LAST = ("TFLITE", "TENSORFLOW")  # sources whose values have their channels at the end
 _OWN = re.compile(r"/[A-Za-z0-9]+(_\d+)?$")  # what a builder appends to the name of a scope: the kind of an op
@@ -39,12 +40,18 @@ def correspond(graph: Graph, names: Collection[str]) -> list[Match]:
     last: dict[str, Value] = {}  # of each source value that has gone, what was made for it last
     for value in made:
         owner = _owner(value.name)
-        if owner in names and owner not in present and not _FORMS.search(value.name):
+        if owner in names and owner not in present and not _FORMS.search(value.name) and not _prepares(value, owner):
             last[owner] = value
     moved = {value: owner for owner, value in last.items()}
     matches = [Match(v, v.name) if v.name in names else Match(v, moved[v], True) for v in made
                if v.name in names or v in moved]  # fmt: skip
     return matches
+
+
+def _prepares(value: Value, owner: str) -> bool:
+    """Whether a value is only an operand of `owner` in another shape or order, made of what other layers computed."""
+    node = value.producer
+    return node is not None and isinstance(node.op, MOVES) and _owner(node.inputs[0].name) != owner
 
 
 def _owner(name: str) -> str:

@@ -46,6 +46,13 @@ def test_a_profile_names_every_kernel(tmp_path: Any, capsys: pytest.CaptureFixtu
     assert main(["bench", str(tmp_path / "m.mnn"), "--profile", *QUICK, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["profile"] and all(row["kernel"] and row["seconds"] >= 0 for row in document["profile"])
+    kinds = document["profile_by_op"]
+    assert {row["op"] for row in kinds} == {row["kind"] for row in document["profile"]}
+    assert sum(row["calls"] for row in kinds) == len(document["profile"])
+    assert sum(row["share"] for row in kinds) == pytest.approx(1.0)
+    assert main(["bench", str(tmp_path / "m.mnn"), "--profile", *QUICK]) == 0
+    printed = capsys.readouterr().out
+    assert all(title in printed for title in ("By op", "By layer", "By kernel"))
 
 
 def test_ops_of_a_backend(capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,7 +94,6 @@ def test_json_conversion_keeps_stdout_pure(api: FakeApi, capsys: pytest.CaptureF
         (["-f", "tflite", "--OP"], ("supported_ops", "TFLITE")),
         (["--OP"], ("supported_ops", "ONNX")),
         (["ops", "--framework=tf"], ("supported_ops", "TF")),
-        (["show", "m.mnn"], ("info", "m.mnn")),
     ],
 )
 def test_each_form_asks_for_the_right_thing(api: FakeApi, words: list[str], call: tuple[str, ...]) -> None:
@@ -115,7 +114,6 @@ def test_each_form_asks_for_the_right_thing(api: FakeApi, words: list[str], call
         (["--modelFile", "a.onnx"], "--MNNModel is missing"),
         (["--MNNModel", "a.mnn"], "--modelFile is missing"),
         (["--modelFile", "a", "--MNNModel", "b", "c"], "'c' belongs to no option"),
-        (["show", "m.mnn", "--layer", "conv2"], "conv1"),
         (["explain", "unsuported-op"], "unsupported-op"),
         (["verify", "a.onnx"], "MNN is missing"),
         (["verify", "a", "b", "--tolerance", "-1"], "--tolerance"),
@@ -136,11 +134,6 @@ def test_info_shows_values_and_weights(api: FakeApi, capsys: pytest.CaptureFixtu
     assert "in   x              float32  1x3x?x224  NCHW" in lines
     assert "Weights: 1 in 4 bits, 1 in 32 bits; 1.24 MB" in lines
     assert "conv1    Convolution     4     64  asymmetric  1.23 MB  [-0.5123, 0.5]" in lines
-
-
-def test_show_selects_layers(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "m.mnn", "--layer", "head/*", "--json"]) == 0
-    assert [w["name"] for w in json.loads(capsys.readouterr().out)["weights"]] == ["head/fc"]
 
 
 def test_ops_as_markdown(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,6 +64,7 @@ INTERFACE_FLAGS = {
     "--tolerance",
     "--inputs",
     "--seed",
+    "--html",
     "--plan",
     "--target",
     "--json",
@@ -131,6 +132,7 @@ def test_bad_keywords_are_named(keywords: dict[str, object], reference: str, men
 
 
 CONFLICTS: list[tuple[dict[str, object], str, str]] = [
+    ({"html": "m.html", "plan": True}, "--html", "--plan"),
     ({"fp16": True, "weight_bits": 4}, "--fp16", "--weightQuantBits"),
     ({"transformer_fuse": True, "optimize_level": 0}, "--transformerFuse", "--optimizeLevel 0"),
     ({"fp16": True, "recipe": "r.toml"}, "--fp16", "--recipe"),

@@ -135,3 +135,15 @@ def test_the_same_in_every_run(tmp_path):
     quality_models.write_llama(tmp_path / "m.onnx", SIZES, 24, weight)
     first, second = powers(tmp_path / "m.onnx"), powers(tmp_path / "m.onnx")
     assert all((first[name] == second[name]).all() for name in first)
+
+
+def test_nothing_is_expected_of_values_of_unknown_rank(tmp_path):
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, None)
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    nodes = [onnx.helper.make_node("Conv", ["x", "w"], ["y"])]
+    weights = [onnx.numpy_helper.from_array(noise(8, 16, 1, 1), "w")]
+    graph = onnx.helper.make_graph(nodes, "g", [x], [y], weights)
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    (layer,) = plan_weights(read_onnx(tmp_path / "m.onnx", {}, 0), Recipe(Setting(bits=4)))
+    assert expected_power(layer.node) is None
