@@ -6,7 +6,8 @@ Where it is known to compute something else than Caffe does, `departure` says wh
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,28 +23,46 @@ F32 = np.dtype("float32")
 TIMEOUT = 600.0  # seconds, for opening a net and for each run
 
 
-def _lrn(layer: SourceLayer) -> bool:
-    settings = layer.settings.message("lrn_param")
-    return "alpha" not in settings or float(settings.text("k", "1")) != 1
+@dataclass(frozen=True)
+class Departure:
+    """Where OpenCV does not do what Caffe does: under some settings of a layer, or where these are missing.
+
+    `given` tells with each setting the values that make no difference, in lower case.
+    """
+
+    settings: str
+    how: str
+    given: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+    def of(self, layer: SourceLayer) -> bool:
+        found = layer.settings.message(self.settings)
+        if any(name not in found for name in self.missing):
+            return True
+        return any(text.lower() not in same for name, same in self.given.items() for text in found.texts(name))
 
 
-def _prior_box(layer: SourceLayer) -> bool:
-    settings = layer.settings.message("prior_box_param")
-    return "clip" not in settings or "variance" not in settings
-
-
-def _detection_output(layer: SourceLayer) -> bool:
-    settings = layer.settings.message("detection_output_param")
-    needed = ("share_location", "background_label_id", "keep_top_k")
-    return any(name not in settings for name in needed) or settings.text("keep_top_k").startswith("-")
-
-
-DEPARTURES: dict[str, tuple[Callable[[SourceLayer], bool], str]] = {
-    "LRN": (_lrn, "it ignores k, and takes another alpha where none is given"),
-    "PriorBox": (_prior_box, "it clips boxes unless it is told not to, and has no default of variances"),
-    "DetectionOutput": (_detection_output, "it has no defaults, and needs a keep_top_k"),
+NO = ("false", "0", "f")
+COUNTS = tuple(map(str, range(1, 10_000)))
+DEPARTURES = {
+    "Concat": Departure("concat_param", "it ignores concat_dim", {"concat_dim": ("1",)}),
+    "Deconvolution": Departure("convolution_param", "it ignores dilation", {"dilation": ("1",)}),
+    "DetectionOutput": Departure(
+        "detection_output_param",
+        "it has no defaults",
+        missing=("share_location", "background_label_id", "keep_top_k"),
+        given={"keep_top_k": COUNTS},  # with -1 it writes beyond its memory
+    ),
+    "InnerProduct": Departure("inner_product_param", "it ignores transpose", {"transpose": NO}),
+    "LRN": Departure(
+        "lrn_param", "it ignores k, and takes another alpha where none is given", {"k": ("1", "1.0", "1.")}, ("alpha",)
+    ),
+    "Log": Departure("log_param", "it ignores base, scale and shift", {"base": (), "scale": (), "shift": ()}),
+    "MVN": Departure("mvn_param", "it adds eps to the variance", {"eps": ()}),
+    "PriorBox": Departure("prior_box_param", "it clips boxes unless it is told not to", missing=("clip", "variance")),
+    "Proposal": Departure("proposal_param", "it keeps the smallest boxes", {"min_size": ("0",)}, ("min_size",)),
 }
-"""By type of layer: whether OpenCV departs from Caffe there, and how."""
+"""By type of layer."""
 
 
 class OpenCvEngine:
@@ -135,9 +154,9 @@ def as_caffe(layer: SourceLayer, array: np.ndarray) -> np.ndarray:
 def departure(net: SourceNet) -> str:
     """What OpenCV does otherwise than Caffe in a net; empty where nothing is known of it."""
     for layer in net.layers:
-        differs, how = DEPARTURES.get(layer.type, (None, ""))
-        if differs is not None and differs(layer):
-            return f"{how} ({layer.type} '{layer.name}')"
+        known = DEPARTURES.get(layer.type)
+        if known is not None and known.of(layer):
+            return f"{known.how} ({layer.type} '{layer.name}')"
     return ""
 
 
