@@ -124,7 +124,7 @@ def opencv_outputs(text: str, blobs: Blobs | None, feeds: Any, folder: Path) -> 
     net = parse_net(text)
     names, outputs = ports(net)
     found = Net(str(prototxt), str(weights), names, outputs).run([feeds[name] for name in names])
-    return {n: as_caffe(layer, a) for (n, layer), a in zip(net.outputs().items(), found, strict=True)}
+    return {n: as_caffe(o.layer, a) for (n, o), a in zip(net.outputs().items(), found, strict=True)}
 
 
 def peer_outputs(graph: Graph, feeds: dict[str, np.ndarray], folder: Path) -> dict[str, np.ndarray]:

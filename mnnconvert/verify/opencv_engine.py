@@ -103,7 +103,8 @@ class OpenCvEngine:
     def run(self, feeds: Feeds) -> Outputs:
         results = self._converse([np.asarray(feeds[info.name], F32) for info in self.inputs])
         return {
-            name: as_caffe(layer, array) for (name, layer), array in zip(self._outputs.items(), results, strict=True)
+            name: as_caffe(output.layer, array)
+            for (name, output), array in zip(self._outputs.items(), results, strict=True)
         }
 
     def _converse(self, request: list[np.ndarray] | None) -> list[np.ndarray]:
@@ -137,7 +138,7 @@ class OpenCvEngine:
 
 def ports(net: SourceNet) -> tuple[list[str], list[tuple[str, int]]]:
     """The names of the inputs, and for each output its layer and place, as `opencv_child.Net` takes them."""
-    return list(net.inputs), [(layer.name, layer.tops.index(name)) for name, layer in net.outputs().items()]
+    return list(net.inputs), [(o.layer.name, o.place) for o in net.outputs().values()]
 
 
 def as_caffe(layer: SourceLayer, array: np.ndarray) -> np.ndarray:

@@ -47,8 +47,8 @@ class Importer:
         outputs = self.net.outputs()
         if not outputs:
             raise ConversionError.of(BAD, "the net has no outputs: all that its layers make is read by others")
-        for name in outputs:
-            self.builder.output(self.values[name], name)
+        for name, output in outputs.items():
+            self.builder.output(self.values[output.blob], name)
         return self.builder.graph
 
     def value(self, blob: str) -> Value:

@@ -161,6 +161,14 @@ def test_outputs_are_what_nothing_reads():
     assert [name for name, _ in import_net(text).outputs] == ["a", "b", "d"]
 
 
+def test_outputs_in_place_of_inputs(tmp_path):
+    text = inputs(x=(1, 3)) + layer("ReLU", "x", "x", "", "r")
+    check(text, None, tmp_path, want={"r": np.maximum(feeds_for(text)["x"], 0)})
+    check(text, None, tmp_path)
+    text = inputs(x=(1, 3)) + layer("Dropout", "x", "x", "", "d")
+    check(text, None, tmp_path, want={"d": feeds_for(text)["x"]})
+
+
 def test_sizes_of_inputs():
     text = inputs(x=(1, 2, 6, 6)) + layer("ReLU", "x", "y")
     assert import_net(text, shapes={"x": (3, 2, 8, 9)}).inputs[0].shape == (3, 2, 8, 9)
