@@ -164,7 +164,8 @@ def _input_layer(layer: SourceLayer) -> dict[str, tuple[int, ...]]:
         raise ConversionError.of(
             BAD, f"the layer '{layer.name}' has {len(shapes)} shapes for {len(layer.tops)} inputs", node=layer.name
         )
-    return dict(zip(layer.tops, shapes * len(layer.tops) if len(shapes) == 1 else shapes or [()] * 99, strict=False))
+    every = shapes if len(shapes) == len(layer.tops) else (shapes or [()]) * len(layer.tops)
+    return dict(zip(layer.tops, every, strict=True))
 
 
 def _layer(message: Message, type: str | None = None) -> SourceLayer:

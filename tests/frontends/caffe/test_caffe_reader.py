@@ -161,6 +161,19 @@ def test_outputs_are_what_nothing_reads():
     assert [name for name, _ in import_net(text).outputs] == ["a", "b", "d"]
 
 
+@pytest.mark.parametrize(
+    ("shapes", "want"),
+    [
+        ("shape { dim: 2 } shape { dim: 3 dim: 4 }", {"a": (2,), "b": (3, 4)}),
+        ("shape { dim: 2 }", {"a": (2,), "b": (2,)}),
+        ("", {"a": (), "b": ()}),
+    ],
+)
+def test_layers_of_several_inputs(shapes, want):
+    text = layer("Input", "", "a b", f"input_param {{ {shapes} }}") + layer("Eltwise", "a b", "y")
+    assert parse_net(text).inputs == want
+
+
 def test_outputs_in_place_of_inputs(tmp_path):
     text = inputs(x=(1, 3)) + layer("ReLU", "x", "x", "", "r")
     check(text, None, tmp_path, want={"r": np.maximum(feeds_for(text)["x"], 0)})
