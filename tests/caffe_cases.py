@@ -122,7 +122,7 @@ def opencv_outputs(text: str, blobs: Blobs | None, feeds: Any, folder: Path) -> 
     """What OpenCV computes, in this process."""
     prototxt, weights = files(folder, text, blobs)
     net = parse_net(text)
-    names, outputs = ports(net)
+    names, outputs = ports(net, net.outputs())
     found = Net(str(prototxt), str(weights), names, outputs).run([feeds[name] for name in names])
     return {n: as_caffe(o.layer, a) for (n, o), a in zip(net.outputs().items(), found, strict=True)}
 

@@ -5,6 +5,7 @@ Where it is known to compute something else than Caffe does, `departure` says wh
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError, MnnConvertError, UsageError
-from mnnconvert.frontends.caffe.model import SourceLayer, SourceNet, load
+from mnnconvert.frontends.caffe.model import SourceLayer, SourceNet, SourceOutput, load
 from mnnconvert.verify.child import Child, ChildGoneError
 from mnnconvert.verify.engines import Feeds, Outputs, TensorInfo
+from mnnconvert.verify.layers import SourceLayer as Layer
 
 F32 = np.dtype("float32")
 TIMEOUT = 600.0  # seconds, for opening a net and for each run
@@ -107,6 +109,33 @@ class OpenCvEngine:
             for (name, output), array in zip(self._outputs.items(), results, strict=True)
         }
 
+    def layers(self) -> Sequence[Layer]:
+        """See `IntermediateEngine`."""
+        now = {name: name for name in self._net.inputs}  # the value that each blob holds at this point of the net
+        layers = []
+        for layer in self._net.layers:
+            inputs = tuple(now.get(bottom, "") for bottom in layer.bottoms)
+            now |= self._names_of(layer, now)
+            layers.append(Layer(layer.name, layer.type, inputs, tuple(now[top] for top in layer.tops)))
+        return layers
+
+    def run_values(self, feeds: Feeds, names: Sequence[str]) -> Outputs:
+        """See `IntermediateEngine`: another process is asked for these values."""
+        found = {name: np.asarray(feeds[name]) for name in names if name in feeds}
+        places = {
+            name: SourceOutput(source, blob)
+            for source, layer in zip(self._net.layers, self.layers(), strict=True)
+            for blob, name in zip(source.tops, layer.outputs, strict=True)
+        } | self._outputs
+        asked = copy.copy(self)
+        asked._child, asked._outputs = None, {n: places[n] for n in names if n in places and n not in found}
+        return found | asked.run(feeds) if asked._outputs else found
+
+    @staticmethod
+    def _names_of(layer: SourceLayer, now: Mapping[str, str]) -> dict[str, str]:
+        """Values are called as the importer does: like their blob, or like the layer that works in place of it."""
+        return {top: layer.name if top in now else top for top in layer.tops}
+
     def _converse(self, request: list[np.ndarray] | None) -> list[np.ndarray]:
         """Send a request (None: only open the net) to a living process and wait for its answer."""
         try:
@@ -127,7 +156,7 @@ class OpenCvEngine:
         return list(reply.get("results", ()))
 
     def _arguments(self) -> list[str]:
-        return [str(self._prototxt), str(self.path), json.dumps(ports(self._net))]
+        return [str(self._prototxt), str(self.path), json.dumps(ports(self._net, self._outputs))]
 
     def _failed(self, what: str) -> MnnConvertError:
         return ConversionError.of(
@@ -136,9 +165,9 @@ class OpenCvEngine:
         )  # fmt: skip
 
 
-def ports(net: SourceNet) -> tuple[list[str], list[tuple[str, int]]]:
+def ports(net: SourceNet, outputs: Mapping[str, SourceOutput]) -> tuple[list[str], list[tuple[str, int]]]:
     """The names of the inputs, and for each output its layer and place, as `opencv_child.Net` takes them."""
-    return list(net.inputs), [(o.layer.name, o.place) for o in net.outputs().values()]
+    return list(net.inputs), [(o.layer.name, o.place) for o in outputs.values()]
 
 
 def as_caffe(layer: SourceLayer, array: np.ndarray) -> np.ndarray:

@@ -50,6 +50,22 @@ def test_classifier_of_old(tmp_path, rng):
     net.proved(tmp_path, weight_bits=8)
 
 
+def test_layers_are_compared_with_those_of_opencv(tmp_path, rng):
+    """Also those that work in place, and a broken one is named."""
+    net = Net(rng, data=(1, 3, 12, 12)).conv("data", "c1", (8, 3, 3, 3)).add("ReLU", "c1", "c1", name="r1")
+    net.add("Scale", "c1", "c1", "", [(8,)], "s1").conv("c1", "c2", (4, 8, 3, 3)).add("TanH", "c2", "y")
+    net.proved(tmp_path)
+    prototxt, weights = files(tmp_path, net.text, net.blobs)
+    result = mnnconvert.verify(weights, tmp_path / "m.mnn", prototxt=prototxt, per_layer=True)
+    assert result.layers is not None and result.layers.first_bad is None
+    assert "y" in [row.name for row in result.layers.layers]
+    net.blobs["c2"] = [a + 0.1 for a in net.blobs["c2"]]
+    prototxt, weights = files(tmp_path, net.text, net.blobs)
+    result = mnnconvert.verify(weights, tmp_path / "m.mnn", prototxt=prototxt, per_layer=True)
+    assert not result.passed and result.layers is not None
+    assert result.layers.first_bad.node == "c2"
+
+
 def test_mobile_net(tmp_path, rng):
     """Depthwise convolutions with norms in place, shuffled channels, and a sum."""
     net = Net(rng, data=(1, 3, 16, 16)).conv("data", "a", (8, 3, 3, 3), "pad: 1 bias_term: false")
