@@ -77,7 +77,7 @@ dnn module, of a version below 5, which does not read Caffe nets any more.
   code are refused, except the proposals of Faster R-CNN, and so are layers whose definition is not public (`Lstm`,
   `OCRLSTM`, `Im2seq` and others that MNN's own converter names).
 * **Verification.** `mnnconvert verify net.caffemodel m.mnn --prototxt net.prototxt --per-layer` compares all layers.
-  OpenCV runs in a process of its own, as it ends on some nets; what it cannot run is not proved, and the report says so.
+  OpenCV runs in a process of its own, as it ends on some nets; what it cannot run is not proved, as the report says.
 * **Where OpenCV departs from Caffe**, Caffe's definition is what is written, and the report says that there is no
   proof.
 
