@@ -19,7 +19,8 @@ from mnnconvert.ir import Graph, verify
 from mnnconvert.passes.pipeline import run_pipeline
 from mnnconvert.schema.writer import write_model
 from mnnconvert.verify.mnn_engine import MnnEngine
-from mnnconvert.verify.opencv_engine import OpenCvEngine
+from mnnconvert.verify.opencv_child import Net
+from mnnconvert.verify.opencv_engine import as_caffe, ports
 
 Blobs = Mapping[str, Iterable[Any]]
 
@@ -118,8 +119,12 @@ def files(folder: Path, text: str, blobs: Blobs | None = None, **form: str) -> t
 
 
 def opencv_outputs(text: str, blobs: Blobs | None, feeds: Any, folder: Path) -> dict[str, np.ndarray]:
+    """What OpenCV computes, in this process."""
     prototxt, weights = files(folder, text, blobs)
-    return OpenCvEngine(weights, prototxt).run(feeds)
+    net = parse_net(text)
+    names, outputs = ports(net, net.outputs())
+    found = Net(str(prototxt), str(weights), names, outputs).run([feeds[name] for name in names])
+    return {n: as_caffe(o.layer, a) for (n, o), a in zip(net.outputs().items(), found, strict=True)}
 
 
 def peer_outputs(graph: Graph, feeds: dict[str, np.ndarray], folder: Path) -> dict[str, np.ndarray]:

@@ -40,14 +40,15 @@ def _to_schema(kind: str, value: Any) -> Any:
     if kind.startswith("["):
         inner = kind[1:-1]
         if inner in VECTOR_TYPES:
-            return value if hasattr(value, "write_to") else _vector(inner, value)
+            return value if hasattr(value, "write_to") else vector(inner, value)
         return [_to_schema(inner, item) for item in value]
     if isinstance(value, str) and kind != "string":
         return _member(kind, value)
     return make_table(kind, value) if isinstance(value, Mapping) else value
 
 
-def _vector(kind: str, values: Any) -> Any:
+def vector(kind: str, values: Any) -> Any:
+    """Values as an array of the numbers of a vector field; `value-out-of-range` where one does not fit."""
     try:
         return np.asarray(values, VECTOR_TYPES[kind])
     except OverflowError as error:

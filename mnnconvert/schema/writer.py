@@ -20,7 +20,7 @@ from mnnconvert.ops.control import tell_apart
 from mnnconvert.ops.layout import Opaque
 from mnnconvert.schema import flatbuffer, tables
 from mnnconvert.schema.files import staged
-from mnnconvert.schema.forms import make_table
+from mnnconvert.schema.forms import make_table, vector
 from mnnconvert.schema.steps import describe_convolution, describe_value
 from mnnconvert.schema.weights import BLOB_TYPES, ExternalFile, WeightStore
 
@@ -111,9 +111,7 @@ class _Scope:
         return [entry for entry in entries if entry is not None] or None
 
     def _input(self, value: Value) -> tables.Op:
-        dims = (
-            None if value.shape is None else np.array([d if isinstance(d, int) else -1 for d in value.shape], np.int32)
-        )
+        dims = None if value.shape is None else vector("int", [d if isinstance(d, int) else -1 for d in value.shape])
         main = tables.Input(dims=dims, dtype=BLOB_TYPES[str(value.dtype)], dformat=tables.MNN_DATA_FORMAT.NCHW)
         return tables.Op(type=tables.OpType.Input, main=main, name=value.name, outputIndexes=self._indexes([value]))
 

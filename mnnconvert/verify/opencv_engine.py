@@ -5,8 +5,10 @@ Where it is known to compute something else than Caffe does, `departure` says wh
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,36 +16,55 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError, MnnConvertError, UsageError
-from mnnconvert.frontends.caffe.model import SourceLayer, SourceNet, load
+from mnnconvert.frontends.caffe.model import SourceLayer, SourceNet, SourceOutput, load
 from mnnconvert.verify.child import Child, ChildGoneError
 from mnnconvert.verify.engines import Feeds, Outputs, TensorInfo
+from mnnconvert.verify.layers import SourceLayer as Layer
 
 F32 = np.dtype("float32")
 TIMEOUT = 600.0  # seconds, for opening a net and for each run
 
 
-def _lrn(layer: SourceLayer) -> bool:
-    settings = layer.settings.message("lrn_param")
-    return "alpha" not in settings or float(settings.text("k", "1")) != 1
+@dataclass(frozen=True)
+class Departure:
+    """Where OpenCV does not do what Caffe does: under some settings of a layer, or where these are missing.
+
+    `given` tells with each setting the values that make no difference, in lower case.
+    """
+
+    settings: str
+    how: str
+    given: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+    def of(self, layer: SourceLayer) -> bool:
+        found = layer.settings.message(self.settings)
+        if any(name not in found for name in self.missing):
+            return True
+        return any(text.lower() not in same for name, same in self.given.items() for text in found.texts(name))
 
 
-def _prior_box(layer: SourceLayer) -> bool:
-    settings = layer.settings.message("prior_box_param")
-    return "clip" not in settings or "variance" not in settings
-
-
-def _detection_output(layer: SourceLayer) -> bool:
-    settings = layer.settings.message("detection_output_param")
-    needed = ("share_location", "background_label_id", "keep_top_k")
-    return any(name not in settings for name in needed) or settings.text("keep_top_k").startswith("-")
-
-
-DEPARTURES: dict[str, tuple[Callable[[SourceLayer], bool], str]] = {
-    "LRN": (_lrn, "it ignores k, and takes another alpha where none is given"),
-    "PriorBox": (_prior_box, "it clips boxes unless it is told not to, and has no default of variances"),
-    "DetectionOutput": (_detection_output, "it has no defaults, and needs a keep_top_k"),
+NO = ("false", "0", "f")
+COUNTS = tuple(map(str, range(1, 10_000)))
+DEPARTURES = {
+    "Concat": Departure("concat_param", "it ignores concat_dim", {"concat_dim": ("1",)}),
+    "Deconvolution": Departure("convolution_param", "it ignores dilation", {"dilation": ("1",)}),
+    "DetectionOutput": Departure(
+        "detection_output_param",
+        "it has no defaults",
+        missing=("share_location", "background_label_id", "keep_top_k"),
+        given={"keep_top_k": COUNTS},  # with -1 it writes beyond its memory
+    ),
+    "InnerProduct": Departure("inner_product_param", "it ignores transpose", {"transpose": NO}),
+    "LRN": Departure(
+        "lrn_param", "it ignores k, and takes another alpha where none is given", {"k": ("1", "1.0", "1.")}, ("alpha",)
+    ),
+    "Log": Departure("log_param", "it ignores base, scale and shift", {"base": (), "scale": (), "shift": ()}),
+    "MVN": Departure("mvn_param", "it adds eps to the variance", {"eps": ()}),
+    "PriorBox": Departure("prior_box_param", "it clips boxes unless it is told not to", missing=("clip", "variance")),
+    "Proposal": Departure("proposal_param", "it keeps the smallest boxes", {"min_size": ("0",)}, ("min_size",)),
 }
-"""By type of layer: whether OpenCV departs from Caffe there, and how."""
+"""By type of layer."""
 
 
 class OpenCvEngine:
@@ -84,8 +105,36 @@ class OpenCvEngine:
     def run(self, feeds: Feeds) -> Outputs:
         results = self._converse([np.asarray(feeds[info.name], F32) for info in self.inputs])
         return {
-            name: as_caffe(layer, array) for (name, layer), array in zip(self._outputs.items(), results, strict=True)
+            name: as_caffe(output.layer, array)
+            for (name, output), array in zip(self._outputs.items(), results, strict=True)
         }
+
+    def layers(self) -> Sequence[Layer]:
+        """See `IntermediateEngine`."""
+        now = {name: name for name in self._net.inputs}  # the value that each blob holds at this point of the net
+        layers = []
+        for layer in self._net.layers:
+            inputs = tuple(now.get(bottom, "") for bottom in layer.bottoms)
+            now |= self._names_of(layer, now)
+            layers.append(Layer(layer.name, layer.type, inputs, tuple(now[top] for top in layer.tops)))
+        return layers
+
+    def run_values(self, feeds: Feeds, names: Sequence[str]) -> Outputs:
+        """See `IntermediateEngine`: another process is asked for these values."""
+        found = {name: np.asarray(feeds[name]) for name in names if name in feeds}
+        places = {
+            name: SourceOutput(source, blob)
+            for source, layer in zip(self._net.layers, self.layers(), strict=True)
+            for blob, name in zip(source.tops, layer.outputs, strict=True)
+        } | self._outputs
+        asked = copy.copy(self)
+        asked._child, asked._outputs = None, {n: places[n] for n in names if n in places and n not in found}
+        return found | asked.run(feeds) if asked._outputs else found
+
+    @staticmethod
+    def _names_of(layer: SourceLayer, now: Mapping[str, str]) -> dict[str, str]:
+        """Values are called as the importer does: like their blob, or like the layer that works in place of it."""
+        return {top: layer.name if top in now else top for top in layer.tops}
 
     def _converse(self, request: list[np.ndarray] | None) -> list[np.ndarray]:
         """Send a request (None: only open the net) to a living process and wait for its answer."""
@@ -107,7 +156,7 @@ class OpenCvEngine:
         return list(reply.get("results", ()))
 
     def _arguments(self) -> list[str]:
-        return [str(self._prototxt), str(self.path), json.dumps(ports(self._net))]
+        return [str(self._prototxt), str(self.path), json.dumps(ports(self._net, self._outputs))]
 
     def _failed(self, what: str) -> MnnConvertError:
         return ConversionError.of(
@@ -116,9 +165,9 @@ class OpenCvEngine:
         )  # fmt: skip
 
 
-def ports(net: SourceNet) -> tuple[list[str], list[tuple[str, int]]]:
+def ports(net: SourceNet, outputs: Mapping[str, SourceOutput]) -> tuple[list[str], list[tuple[str, int]]]:
     """The names of the inputs, and for each output its layer and place, as `opencv_child.Net` takes them."""
-    return list(net.inputs), [(layer.name, layer.tops.index(name)) for name, layer in net.outputs().items()]
+    return list(net.inputs), [(o.layer.name, o.place) for o in outputs.values()]
 
 
 def as_caffe(layer: SourceLayer, array: np.ndarray) -> np.ndarray:
@@ -135,9 +184,9 @@ def as_caffe(layer: SourceLayer, array: np.ndarray) -> np.ndarray:
 def departure(net: SourceNet) -> str:
     """What OpenCV does otherwise than Caffe in a net; empty where nothing is known of it."""
     for layer in net.layers:
-        differs, how = DEPARTURES.get(layer.type, (None, ""))
-        if differs is not None and differs(layer):
-            return f"{how} ({layer.type} '{layer.name}')"
+        known = DEPARTURES.get(layer.type)
+        if known is not None and known.of(layer):
+            return f"{known.how} ({layer.type} '{layer.name}')"
     return ""
 
 

@@ -69,11 +69,15 @@ dnn module, of a version below 5, which does not read Caffe nets any more.
   inputs as layers or by `input` with `input_dim` or `input_shape`, and weights as floats, doubles or halves in blobs of
   any form. Weights are found by the name of their layer and stay where they are in the file, of any size.
 * **Phase.** The net is converted as it is tested: rules that include and exclude layers are obeyed for the phase TEST,
-  with the level and stages of the net's `state`. What no layer reads is an output, under the name of its blob.
+  with the level and stages of the net's `state`. What no layer reads is an output, under the name of its blob (under
+  that of its layer, where that works in place of an input).
 * **Sizes** are those of the prototxt; `--input-shape data:1x3x300x300` gives others, as Caffe itself allows.
 * **Forks.** A setting of a layer that is not known is refused by name, as it would be lost; other additions of forks
   (`param`, `transform_param` and the like) are passed over. Unknown layers are refused, all at once. Layers of Python
-  code are refused, except the proposals of Faster R-CNN.
+  code are refused, except the proposals of Faster R-CNN, and so are layers whose definition is not public (`Lstm`,
+  `OCRLSTM`, `Im2seq` and others that MNN's own converter names).
+* **Verification.** `mnnconvert verify net.caffemodel m.mnn --prototxt net.prototxt --per-layer` compares all layers.
+  OpenCV runs in a process of its own, as it ends on some nets; what it cannot run is not proved, as the report says.
 * **Where OpenCV departs from Caffe**, Caffe's definition is what is written, and the report says that there is no
   proof.
 

@@ -11,7 +11,7 @@ import pytest
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir import F32, I32, ArrayTensor, Builder, CodedTensor, Graph, HalfTensor, Steps, Value
 from mnnconvert.ops.convolution import Convolution
-from mnnconvert.ops.elementwise import Binary
+from mnnconvert.ops.elementwise import Binary, Unary
 from mnnconvert.ops.pooling import Pooling
 from mnnconvert.quantizers.rtn import quantize
 from mnnconvert.runtime_ref.session import Session
@@ -336,3 +336,10 @@ def test_windows_are_not_of_negative_sizes(op, tmp_path):
     with pytest.raises(ConversionError) as caught:
         read_model(tmp_path / "m.mnn")
     assert caught.value.diagnostics[0].reference == "bad-mnn-file"
+
+
+def test_input_of_too_large_a_size_is_refused(tmp_path):
+    b = Builder()
+    b.output(b.add(Unary("ABS"), b.input("x", F32, (2, 1 << 31))), "y")
+    with pytest.raises(ConversionError, match="value-out-of-range"):
+        write_model(b.graph, tmp_path / "m.mnn")

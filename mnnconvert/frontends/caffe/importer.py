@@ -20,6 +20,8 @@ TRAINING = {
     "SoftmaxWithLoss", "WindowData", "AnnotatedData", "DetectionEvaluate",
 }  # fmt: skip
 """Layers that train or test a net on data, and have no place in one that is put to use."""
+PRIVATE = {"CuDNNLstmForward", "Im2seq", "Lstm", "OCRLSTM", "OCRLSTMQ", "Resize", "Seq2out"}
+"""Layers of forks that MNN's converter names, and whose definition is not public."""
 
 
 class Importer:
@@ -45,8 +47,8 @@ class Importer:
         outputs = self.net.outputs()
         if not outputs:
             raise ConversionError.of(BAD, "the net has no outputs: all that its layers make is read by others")
-        for name in outputs:
-            self.builder.output(self.values[name], name)
+        for name, output in outputs.items():
+            self.builder.output(self.values[output.blob], name)
         return self.builder.graph
 
     def value(self, blob: str) -> Value:
@@ -144,6 +146,8 @@ def _unsupported(kind: str, layers: Sequence[str]) -> Diagnostic:
     shown = ", ".join(layers[:NODES_NAMED]) + (", ..." if len(layers) > NODES_NAMED else "")
     context = {"op": kind, "uses": str(len(layers)), "nodes": shown}
     hint = "`mnnconvert ops --framework CAFFE` lists what is supported"
+    if kind in PRIVATE:
+        hint = "its definition is not public; export the model to ONNX with the framework that it was trained in"
     if kind in TRAINING:
         hint = "convert the net that is put to use (often deploy.prototxt), not the one that is trained and tested"
     return Diagnostic("unsupported-op", f"there is no import rule for the layer '{kind}'", context, hint)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from mnnconvert.errors import ConversionError, unreadable
 from mnnconvert.frontends.caffe.text import BAD, Message, integer, parse
@@ -54,6 +55,18 @@ class SourceLayer:
     blobs: list[Blob] = field(default_factory=list)
 
 
+class SourceOutput(NamedTuple):
+    """An output of a net: the layer that makes it, and its blob."""
+
+    layer: SourceLayer
+    blob: str
+
+    @property
+    def place(self) -> int:
+        """Its place among the results of the layer."""
+        return self.layer.tops.index(self.blob)
+
+
 @dataclass
 class SourceNet:
     """The inputs of a net with their declared sizes (none where nothing is said), and its layers in order."""
@@ -62,14 +75,20 @@ class SourceNet:
     inputs: dict[str, tuple[int, ...]]
     layers: list[SourceLayer]
 
-    def outputs(self) -> dict[str, SourceLayer]:
-        """What is made and read by no later layer, in the order of names as Caffe has it, and the layer it is of."""
+    def outputs(self) -> dict[str, SourceOutput]:
+        """What is made and read by no later layer, in the order of names as Caffe has it.
+
+        An output has the name of its blob, or of its layer where that works in place of an input.
+        """
         free: dict[str, SourceLayer] = {}
         for layer in self.layers:
             for bottom in layer.bottoms:
                 free.pop(bottom, None)
             free.update(dict.fromkeys(layer.tops, layer))
-        return dict(sorted(free.items()))
+        named = (
+            (layer.name if blob in self.inputs else blob, SourceOutput(layer, blob)) for blob, layer in free.items()
+        )
+        return dict(sorted(named))
 
 
 def load(prototxt: Path, weights: Path | None = None) -> SourceNet:
@@ -145,7 +164,8 @@ def _input_layer(layer: SourceLayer) -> dict[str, tuple[int, ...]]:
         raise ConversionError.of(
             BAD, f"the layer '{layer.name}' has {len(shapes)} shapes for {len(layer.tops)} inputs", node=layer.name
         )
-    return dict(zip(layer.tops, shapes * len(layer.tops) if len(shapes) == 1 else shapes or [()] * 99, strict=False))
+    every = shapes if len(shapes) == len(layer.tops) else (shapes or [()]) * len(layer.tops)
+    return dict(zip(layer.tops, every, strict=True))
 
 
 def _layer(message: Message, type: str | None = None) -> SourceLayer:

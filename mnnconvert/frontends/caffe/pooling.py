@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from mnnconvert.frontends.caffe.node import CaffeNode, Params
 from mnnconvert.frontends.caffe.registry import caffe_op
+from mnnconvert.frontends.caffe.text import BAD
 from mnnconvert.frontends.caffe.windows import Ints, Window, window
 from mnnconvert.frontends.common.compose import calc, cast, reshape
 from mnnconvert.frontends.common.moves import reduced, squeezed, unsqueezed
@@ -125,9 +128,11 @@ def _level(b: Builder, n: CaffeNode, x: Value, function: str, sizes: Ints, bins:
 def unpooled(b: Builder, n: CaffeNode, x: Value, places: Value, sizes: tuple[int, int]) -> Value:
     """Every maximum back to its place row * W + column in a plane of these sizes; zeros elsewhere."""
     images, channels, *_ = n.sizes(x)
+    if n.sizes(places) != n.sizes(x):
+        raise n.refuse(f"{n.op} has {list(n.sizes(places))} places for {list(n.sizes(x))} values", reference=BAD)
     planes, area = images * channels, sizes[0] * sizes[1]
     n.limited(planes)
-    starts = b.ints([[i * area] for i in range(planes)])
+    starts = b.ints(np.arange(planes)[:, None] * area)
     flat = calc(b, "ADD", reshape(b, cast(b, places, I32), (planes, -1)), starts)
     values = b.add(Reshape((-1,)), x)
     y = b.add(ScatterNd(), reshape(b, flat, (-1, 1)), values, b.ints([math.prod((planes, area))]))

@@ -14,6 +14,8 @@ FAMILIES = (
     "recurrent",
     "priors",
     "detection",
+    "proposals",
+    "regions",
 )
 
 for _family in FAMILIES:

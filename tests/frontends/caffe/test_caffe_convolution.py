@@ -213,6 +213,8 @@ def test_refusals():
     assert "STOCHASTIC" in found.message
     (found,) = refusal(one("Pooling", "pooling_param { kernel_size: 2 pad: 2 }", x=(1, 2, 4, 4)))
     assert "pads" in found.message
+    (found,) = refusal(one("Upsample", x=(1, 2, 4, 4), places=(1, 2, 4, 5)))
+    assert "places" in found.message
     (found,) = refusal(one("Pooling", "pooling_param { kernel_size: 9 }", x=(1, 2, 4, 4)))
     assert found.reference in ("bad-caffe-file", "shape-mismatch")
     (found,) = refusal(

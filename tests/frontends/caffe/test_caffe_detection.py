@@ -126,6 +126,15 @@ def test_roi_pooling(tmp_path, rng):
     check(text, None, tmp_path, feeds={**feeds_for(text), "r": rois})
 
 
+@pytest.mark.parametrize("scale", [0.5, 0.0625])
+def test_position_sensitive_pooling(scale, tmp_path, rng):
+    settings = f"psroi_pooling_param {{ output_dim: 3 group_size: 4 spatial_scale: {scale} }}"
+    text = one("PSROIPooling", settings, x=(1, 48, 14, 15), r=(7, 5))
+    corners = rng.uniform(0, 14 / scale, (7, 2, 2))
+    rois = np.concatenate([np.zeros((7, 1)), corners.min(1), corners.max(1)], 1).astype(np.float32)
+    check(text, None, tmp_path, feeds={**feeds_for(text), "r": rois})
+
+
 def test_anchors_are_those_of_the_paper():
     """The list that the authors give in a remark of their code."""
     want = [[-83, -39, 100, 56], [-175, -87, 192, 104], [-359, -183, 376, 200], [-55, -55, 72, 72]]
@@ -180,6 +189,14 @@ def test_proposals(tmp_path, rng):
     want = proposed(feeds, 16, 100, 10, 0.6)
     assert len(want) == 10
     check(one("Proposal", settings, **SHAPES), None, tmp_path, feeds=feeds, want={"y": want}, atol=1e-4)
+
+
+def test_proposals_are_opencvs(tmp_path, rng):
+    settings = "feat_stride: 16 min_size: 0 pre_nms_topn: 100 post_nms_topn: 10 ratio: [0.5, 1, 2] scale: [8, 16, 32]"
+    text = one("Proposal", f"proposal_param {{ {settings} }}", **SHAPES)
+    check(text, None, tmp_path, feeds=rpn_feeds(rng))
+    assert not departure(parse_net(text))
+    assert "Proposal" in departure(parse_net(text.replace("min_size: 0", "")))
 
 
 def test_proposals_of_python_code(tmp_path, rng):

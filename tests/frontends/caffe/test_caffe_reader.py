@@ -30,6 +30,7 @@ from mnnconvert.frontends.caffe.model import attach, parse_net
 from mnnconvert.frontends.caffe.text import Message, parse
 from mnnconvert.frontends.caffe.weights import parse_weights
 from mnnconvert.ops.windows import correlate, pad_spatial
+from mnnconvert.verify.opencv_engine import departure
 
 CONV = "convolution_param { num_output: 4 kernel_size: 3 }"
 OLD_INPUT = 'input: "x" input_dim: 1 input_dim: 2 input_dim: 6 input_dim: 6\n'
@@ -160,6 +161,27 @@ def test_outputs_are_what_nothing_reads():
     assert [name for name, _ in import_net(text).outputs] == ["a", "b", "d"]
 
 
+@pytest.mark.parametrize(
+    ("shapes", "want"),
+    [
+        ("shape { dim: 2 } shape { dim: 3 dim: 4 }", {"a": (2,), "b": (3, 4)}),
+        ("shape { dim: 2 }", {"a": (2,), "b": (2,)}),
+        ("", {"a": (), "b": ()}),
+    ],
+)
+def test_layers_of_several_inputs(shapes, want):
+    text = layer("Input", "", "a b", f"input_param {{ {shapes} }}") + layer("Eltwise", "a b", "y")
+    assert parse_net(text).inputs == want
+
+
+def test_outputs_in_place_of_inputs(tmp_path):
+    text = inputs(x=(1, 3)) + layer("ReLU", "x", "x", "", "r")
+    check(text, None, tmp_path, want={"r": np.maximum(feeds_for(text)["x"], 0)})
+    check(text, None, tmp_path)
+    text = inputs(x=(1, 3)) + layer("Dropout", "x", "x", "", "d")
+    check(text, None, tmp_path, want={"d": feeds_for(text)["x"]})
+
+
 def test_sizes_of_inputs():
     text = inputs(x=(1, 2, 6, 6)) + layer("ReLU", "x", "y")
     assert import_net(text, shapes={"x": (3, 2, 8, 9)}).inputs[0].shape == (3, 2, 8, 9)
@@ -287,6 +309,41 @@ def test_conversion_says_where_opencv_departs(tmp_path):
     assert note.reference == "not-verified"
     assert "LRN" in note.message
     with pytest.raises(ConversionError, match="ignores k"):
+        mnnconvert.convert(model, tmp_path / "m.mnn", prototxt=prototxt, verify="always")
+
+
+DEPARTURES = {
+    "Concat": "concat_param { concat_dim: 0 }",
+    "Deconvolution": "convolution_param { num_output: 2 kernel_size: 3 dilation: 2 bias_term: false }",
+    "InnerProduct": "inner_product_param { num_output: 5 transpose: true bias_term: false }",
+    "Log": "log_param { shift: 3 }",
+    "MVN": "mvn_param { eps: 0.5 }",
+}
+
+
+@pytest.mark.parametrize("kind", DEPARTURES)
+def test_opencv_departs_from_caffe_where_it_is_said_to(kind, tmp_path, rng):
+    """Otherwise a net could be proved that is not."""
+    text = one(kind, DEPARTURES[kind], **dict.fromkeys("xz" if kind == "Concat" else "x", (2, 3, 4, 5)))
+    assert f"{kind} 'y'" in departure(parse_net(text))
+    blobs = {"InnerProduct": [random(rng, 60, 5)], "Deconvolution": [random(rng, 3, 2, 3, 3)]}.get(kind, [np.ones(1)])
+    feeds = feeds_for(text)
+    other, own = (
+        opencv_outputs(text, {"y": blobs}, feeds, tmp_path)["y"],
+        run_graph(import_net(text, {"y": blobs}), feeds)["y"],
+    )
+    assert own.shape != other.shape or not np.allclose(own, other, rtol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["Filter", "BatchNorm"])
+def test_conversion_of_what_opencv_lacks_or_dies_of(kind, tmp_path):
+    settings = "batch_norm_param { use_global_stats: false }" if kind == "BatchNorm" else ""
+    shapes = {"x": (4, 3)} | ({"s": (4,)} if kind == "Filter" else {})
+    prototxt, model = files(tmp_path, one(kind, settings, **shapes), {"other": [np.ones(1)]})
+    (note,) = mnnconvert.convert(model, tmp_path / "m.mnn", prototxt=prototxt).diagnostics
+    assert note.reference == "not-verified"
+    assert "OpenCV could not run" in note.message
+    with pytest.raises(ConversionError, match="source-engine-failed"):
         mnnconvert.convert(model, tmp_path / "m.mnn", prototxt=prototxt, verify="always")
 
 
