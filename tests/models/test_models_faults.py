@@ -158,7 +158,9 @@ def test_the_layer_with_the_fault_is_named(name, converted, tmp_path):
     assert bad.origin, "the source node is told"
 
 
-@pytest.mark.parametrize(("model", "number"), [("rec", 14), ("speech embedding", 8)])
+@pytest.mark.parametrize(
+    ("model", "number"), [pytest.param("rec", 14, marks=pytest.mark.slow), ("speech embedding", 8)]
+)
 def test_one_layer_at_two_bits_among_eight(model, number, converted, tmp_path):
     path, mnn = converted(model)
     layer = [node.name for node in read_model(mnn).nodes if node.op.kind == "Convolution"][number]
@@ -170,7 +172,10 @@ def test_one_layer_at_two_bits_among_eight(model, number, converted, tmp_path):
     assert result.bisection.culprit == f"weight '{layer}'", result.bisection.lines()
 
 
-@pytest.mark.parametrize("pass_name", ["fuse-activation", "fuse-swish", "merge-reshapes"])
+@pytest.mark.parametrize(
+    "pass_name",
+    ["fuse-swish", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fuse-activation", "merge-reshapes"))],
+)
 def test_a_broken_pass_is_named(pass_name, converted, tmp_path, monkeypatch):
     """The pass does its work, and harms the last constant of a convolution besides."""
     path, _ = converted("rec")
@@ -195,7 +200,7 @@ def test_a_broken_pass_is_named(pass_name, converted, tmp_path, monkeypatch):
     assert harmed[0] in result.bisection.layers.first_bad.nodes, result.bisection.lines()
 
 
-@pytest.mark.parametrize("fault", ["wrong pad", "subtracts instead"])
+@pytest.mark.parametrize("fault", ["activation left out", pytest.param("wrong pad", marks=pytest.mark.slow)])
 def test_a_node_of_the_file_that_the_conversion_does_not_make_is_named(fault, converted, tmp_path):
     path, mnn = converted(FAULTS[fault].model)
     node = damaged(mnn, FAULTS[fault], tmp_path / "bad.mnn")

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import mnnconvert
-from mnnconvert.errors import UsageError
+from mnnconvert.errors import GateError, UsageError
 from mnnconvert.ir import ArrayTensor
 from mnnconvert.ops.elementwise import Unary
 from mnnconvert.ops.search import TopKV2
@@ -194,6 +194,17 @@ def test_one_layer_in_a_folder_can_be_run_again(net, tmp_path):
     with np.load(folder / "expected.npz") as expected, np.load(folder / "got.npz") as got:
         assert compare_arrays(got["e"], expected["e"]).max_abs == again.runs[0].comparison.outputs[0].measured.max_abs
     assert set(result.repro) >= {"layer.mnn", "layer.onnx", "inputs.npz"}
+
+
+def test_a_conversion_that_fails_names_the_layer(onnx_file, tmp_path, monkeypatch):
+    source = onnx_file("(float[n,3] x) => (float[n,3] y) { m = Exp(x)\n k = Neg(m)\n y = Sin(k) }")
+    without_kernels(monkeypatch)
+    honest = Unary.ref
+    monkeypatch.setattr(Unary, "ref", lambda self, x: honest(self, x) + (self.function == "NEG"))
+    with pytest.raises(GateError) as error:
+        mnnconvert.convert(source, tmp_path / "m.mnn")
+    assert "first bad layer: 'k' (Unary" in error.value.diagnostics[0].hint
+    assert not (tmp_path / "m.mnn").exists()
 
 
 def test_engines_without_values_are_refused(net):
