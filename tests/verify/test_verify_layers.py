@@ -236,6 +236,32 @@ def test_layers_with_graphs_inside_read_what_these_take_from_outside(onnx_file):
     assert layers[-1].inputs[0] == "c" and "a" in layers[-1].inputs
 
 
+BRANCHES = """(bool c, float[2] x) => (float[2] y) {
+    a = Neg(x)
+    y = If (c) <
+        then_branch = g1 () => (float[2] t) {
+            yes = Constant<value = bool {1}>()
+            i = If (yes) <then_branch = g3 () => (float[2] u) { u = Exp(a) }, else_branch = g4 () => (float[2] v)
+                { v = Sin(a) }>
+            t = Abs(i)
+        },
+        else_branch = g2 () => (float[2] e) { e = Cos(a) }
+    >
+}"""
+
+
+@pytest.mark.parametrize(("taken", "inside"), [(True, {"i", "t"}), (False, {"e"})])
+@pytest.mark.parametrize("source_is_mnn", [False, True])
+def test_branches_that_are_taken_are_opened(onnx_file, tmp_path, taken, inside, source_is_mnn):
+    source, mnn = onnx_file(BRANCHES), tmp_path / "m.mnn"
+    mnnconvert.convert(source, mnn, verify="never")
+    feeds = {"c": np.array(taken), "x": normal(2)}
+    result = mnnconvert.verify(mnn if source_is_mnn else source, mnn, inputs=feeds, per_layer=True)
+    assert result.passed and result.layers.first_bad is None
+    names = {layer.name for layer in result.layers.layers}
+    assert inside <= names and "a" in names and names.isdisjoint({"i", "t", "e", "v"} - inside)
+
+
 @pytest.mark.parametrize(
     ("file", "source", "order"),
     [
