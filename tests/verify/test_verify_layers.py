@@ -97,6 +97,16 @@ def test_fused_nodes_are_the_last_value_they_cover(net):
     assert (first.name, [origin.split()[0] for origin in first.origin]) == ("b", ["Add", "MatMul"])
 
 
+def test_a_move_before_a_layer_is_not_the_layer(onnx_file, tmp_path):
+    """Between two products the moves behind one and before the next vanish; one of that name stays before both."""
+    text = "(float[n,8] x) => (float[n,4] y) { a = MatMul(x, w1)\n b = Add(a, bias)\n c = MatMul(b, w2)\n y = Tanh(c) }"
+    source = onnx_file(text, w1=normal(8, 6), bias=normal(6, seed=1), w2=normal(6, 4, seed=2))
+    mnnconvert.convert(source, tmp_path / "m.mnn", verify="never")
+    layers = mnnconvert.verify(source, tmp_path / "m.mnn", per_layer=True).layers
+    assert layers.first_bad is None, layers.verdict()
+    assert [layer.op for layer in layers.layers if layer.name == "b"] == ["Convolution"]
+
+
 def test_a_nan_is_seen_where_it_starts(net):
     source, mnn = net
 
@@ -374,3 +384,15 @@ def test_any_engine_with_values_can_be_compared(net):
     result = Localiser(Told(values, engine.layers()), read_model(mnn), Tolerance()).run(feeds)
     assert "c" not in [layer.name for layer in result.layers]
     assert next(layer for layer in result.layers if layer.name == "d").own is None
+
+
+def test_what_cannot_be_run_alone_is_not_blamed_for_what_it_may_inherit(net):
+    source, mnn = net
+    engine, feeds = OnnxRuntimeEngine(source), {"x": normal(2, 8)}
+    values = feeds | engine.run_values(feeds, ["b", "d", "e", "f", "y"])
+    for name in ("b", "d", "e"):
+        values[name] = values[name] + np.float32(0.5)  # the source is said to be elsewhere, the file is not
+    result = Localiser(Told(values, engine.layers()), read_model(mnn), Tolerance()).run(feeds)
+    by_name = {layer.name: layer for layer in result.layers}
+    assert by_name["d"].own is None and by_name["d"].total.max_abs > 0.1
+    assert result.first_bad.name == "b" and not by_name["d"].reason
