@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -236,3 +238,25 @@ def test_nothing_is_found_where_nothing_is_wrong(model, converted):
     assert result.layers.first_bad is None, result.layers.verdict()
     assert result.bisection.culprit == "", result.bisection.lines()
     assert len(result.layers.layers) > 20
+
+
+MEASURED = """
+import resource, sys, mnnconvert
+mnnconvert.convert(sys.argv[1], sys.argv[2], verify="never")
+seen = []
+result = mnnconvert.verify(sys.argv[1], sys.argv[2], input_shape={"x": (1, 3, 640, 640)}, per_layer=True,
+                           progress=lambda stage, fraction: seen.append((stage, fraction)))
+assert result.layers.first_bad is None
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, sum(stage == "layers" for stage, _ in seen))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks are counted in kB on Linux only")
+def test_memory_does_not_grow_with_the_depth(tmp_path):
+    """155 layers of a detector at 640 x 640, whose values together are far larger than what is held."""
+    words = [sys.executable, "-c", MEASURED, str(source(FILES["det"][0])), str(tmp_path / "det.mnn")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    peak, steps = (int(word) for word in done.stdout.split())
+    assert peak < 1_000_000  # kB
+    assert steps >= 3  # progress is told slice by slice
