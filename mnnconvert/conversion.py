@@ -314,7 +314,7 @@ class Conversion:
         options = self.options
         result = self._attempt(lambda: verify_graph(reference, graph, options.inputs, options.tolerance, options.seed))
         if result is not None:
-            self._accept(result)
+            self._accept(result, graph)
 
     def _reference(self, graph: Graph) -> Engine | None:
         """The source engine, or None with a note why there is no proof."""
@@ -369,11 +369,14 @@ class Conversion:
             self.note("not-verified", f"{what}, so the file was not proved", hint)
             return None
 
-    def _accept(self, result: VerificationResult) -> None:
-        """Keep a proof, or stop with what missed: nothing is written then."""
+    def _accept(self, result: VerificationResult, graph: Graph) -> None:
+        """Keep a proof, or stop with what missed, and the layer that is to blame: nothing is written then."""
         self.report.verification = result
         if not result.passed:
-            lines = result.lines()
+            from mnnconvert.verification import blame
+
+            assert self._engine is not None  # which has made the result
+            lines = [*result.lines(), *blame(self._engine, graph, self.options, self.progress)]
             raise GateError.of("verification-missed", lines[0], hint="\n  ".join(lines[1:]), file=self.source)
         disputes = result.disputes()
         if disputes:
@@ -468,7 +471,7 @@ class Conversion:
         if result is None:
             return
         if not quantized:
-            self._accept(result)
+            self._accept(result, graph)
             return
         self.report.quantized = result
         broken = [p for run in result.runs for p in run.problems]

@@ -26,6 +26,7 @@ def write_layer(localiser: Localiser, feeds: Feeds, layer: LayerReport, folder: 
     what the source makes. Of an ONNX source `layer.onnx` is the same part, with `source_inputs.npz`. `layer.json` holds
     the measured errors. Raises `no-layer-values` where the layer cannot be had by itself, and `unwritable-output`.
     """
+    localiser = localiser.opened(feeds)
     alone = localiser.alone(feeds, layer.name)
     if alone is None:
         raise ConversionError.of(

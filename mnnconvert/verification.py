@@ -22,7 +22,7 @@ from mnnconvert.verify.compare import Comparison, Tolerance
 from mnnconvert.verify.engines import Engine, OnnxRuntimeEngine, Outputs, SessionEngine, TensorInfo
 from mnnconvert.verify.first_call import at_first_call
 from mnnconvert.verify.gates import SIZE, GateResult, evaluate, read_gates
-from mnnconvert.verify.layers import LayerwiseResult
+from mnnconvert.verify.layers import IntermediateEngine, LayerwiseResult
 from mnnconvert.verify.litert_engine import LiteRtEngine
 from mnnconvert.verify.localise import Localiser, require_values
 from mnnconvert.verify.mnn_engine import MnnEngine
@@ -275,6 +275,22 @@ def verify_graph(reference: Engine, graph: Graph, inputs: Any, tolerance: float,
     candidate = SessionEngine(Session(graph))
     reference = at_first_call(reference, candidate)
     return verify_engines(reference, candidate, choose_feeds(reference, candidate, inputs, seed), Tolerance(tolerance))
+
+
+def blame(
+    reference: Engine, graph: Graph, options: ConversionOptions, progress: Callable[[str, float], None]
+) -> list[str]:
+    """The first bad layer of a graph that missed, for people; nothing where the engine cannot tell values."""
+    if not isinstance(reference, IntermediateEngine):
+        return []
+    candidate = SessionEngine(Session(graph))
+    choices = choose_feeds(reference, candidate, options.inputs, options.seed)[0]
+    try:
+        feeds, _, _ = first_accepted(reference, [choices] if isinstance(choices, Mapping) else choices)
+        localiser = Localiser(reference, graph, Tolerance(options.tolerance), progress=progress)
+        return localiser.run(feeds).verdict()
+    except ConversionError as error:
+        return [f"its layers could not be compared: {error.diagnostics[0].message}"]
 
 
 def check_recorded(session: Session, folder: Path, threshold: float) -> list[str]:

@@ -91,28 +91,58 @@ def run(arguments: Arguments, out: Output) -> int:
         progress=out.progress,
     )
     code = 0 if result.passed else ACCURACY_MISSED
+    written = _write_reports(result, arguments)
     out.data({"ok": result.passed, "exit_code": code, **result.to_dict()})
     if arguments["per_layer"] and result.layers is not None:
         print_layers(result.layers, out)
     for line in result.lines():
         out.result(line)
-    for path in result.repro.values():
+    for path in (*result.repro.values(), *written):
         out.note(f"wrote {path}")
-    _write_reports(result, source, mnn, arguments, out)
-    if arguments.text("html") is not None:
-        _write_page(result, arguments, Path(str(arguments["html"])))
-        out.note(f"wrote {arguments['html']}")
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        _tell_github(result, source, mnn, out)
     return code
+
+
+def _write_reports(result: VerificationResult, arguments: Arguments) -> list[str]:
+    """Write the files that were asked for; their paths. None of them may be one that was read."""
+    source, mnn = (Path(word) for word in arguments.words[:2])
+    writers = {"junit": _write_junit, "sarif": _write_sarif, "html": _write_page}
+    asked = {name: path for name in writers if (path := arguments.text(name)) is not None}
+    if not asked:
+        return []
+    from mnnconvert.schema.files import refuse_same
+
+    for name, path in asked.items():
+        for read in (source, mnn):
+            refuse_same(read, Path(path))
+        writers[name](result, arguments, Path(path))
+    return list(asked.values())
+
+
+def _write_junit(result: VerificationResult, arguments: Arguments, path: Path) -> None:
+    from mnnconvert.schema.files import replacing
+    from mnnconvert.verify.reports import junit
+
+    with replacing(path, text=True) as stream:
+        stream.write(junit(result, arguments.words[1]))
+
+
+def _write_sarif(result: VerificationResult, arguments: Arguments, path: Path) -> None:
+    from mnnconvert.cli.report import installed_version
+    from mnnconvert.schema.files import replacing
+    from mnnconvert.verify.reports import sarif
+
+    source, mnn = arguments.words[:2]
+    with replacing(path, text=True) as stream:
+        json.dump(sarif(result, source, mnn, installed_version("mnnconvert") or "0"), stream, indent=2)
 
 
 def _write_page(result: VerificationResult, arguments: Arguments, path: Path) -> None:
     from mnnconvert.report import write_page
     from mnnconvert.report.gather import of_verification
-    from mnnconvert.schema.files import refuse_same
 
     source, mnn = (Path(word) for word in arguments.words[:2])
-    for read in (source, mnn):
-        refuse_same(read, path)
     inputs, seed = arguments.text("inputs"), arguments.number("seed")
     write_page(of_verification(source, mnn, result, _conversion(arguments), inputs, seed), path)
 
@@ -163,25 +193,18 @@ def _mark(layer: LayerReport) -> str:
     return "rounded" if layer.lossy else ""
 
 
-def _write_reports(result: VerificationResult, source: str, mnn: str, arguments: Arguments, out: Output) -> None:
-    """The files that were asked for, and what GitHub shows where this is one of its jobs."""
-    summary, on_github = os.environ.get("GITHUB_STEP_SUMMARY"), os.environ.get("GITHUB_ACTIONS") == "true"
-    asked = {name: arguments.text(name) for name in ("junit", "sarif")}
-    if not (any(asked.values()) or on_github):
-        return
-    from mnnconvert.cli.report import installed_version
-    from mnnconvert.schema.files import replacing
+def _tell_github(result: VerificationResult, source: str, mnn: str, out: Output) -> None:
+    """Annotations, and a table in the summary of the job."""
+    from mnnconvert.schema.files import unwritable
     from mnnconvert.verify import reports
 
-    if asked["junit"]:
-        with replacing(Path(asked["junit"]), text=True) as stream:
-            stream.write(reports.junit(result, mnn))
-    if asked["sarif"]:
-        with replacing(Path(asked["sarif"]), text=True) as stream:
-            json.dump(reports.sarif(result, source, mnn, installed_version("mnnconvert") or "0"), stream, indent=2)
-    if on_github:
-        for line in reports.github_annotations(result, mnn):
-            out.result(line)
-    if on_github and summary:
+    for line in reports.github_annotations(result, mnn):
+        out.result(line)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not summary:
+        return
+    try:
         with open(summary, "a", encoding="utf-8") as stream:
             stream.write(reports.markdown(result, source, mnn))
+    except OSError as error:
+        out.warning(str(unwritable(Path(summary), error).diagnostics[0]))  # the verdict stands without it

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mnnconvert.ir import Graph, Value
+from mnnconvert.ops.matmul import CONVERTED
 from mnnconvert.ops.steps import MOVES
 
 CHANNELS_LAST = ("TFLITE", "TENSORFLOW")  # sources whose values have their channels at the end
@@ -55,7 +56,8 @@ def _prepares(value: Value, owner: str) -> bool:
 
 
 def _owner(name: str) -> str:
-    return _OWN.sub("", name)
+    """The source value that a value was made for, as its name tells."""
+    return _OWN.sub("", name).removesuffix(CONVERTED)
 
 
 def moved_order(file: Shape, source: Shape, channels_last: bool) -> str | None:

@@ -31,19 +31,20 @@ def cut(graph: Graph, inputs: Collection[Value], outputs: Sequence[Value]) -> Gr
     made_here = {value for node in nodes for value in node.outputs}
     for value in dict.fromkeys([v for node in nodes for v in node.inputs] + list(outputs)):
         if value not in made_here and value not in twins:
-            twins[value] = _twin(value)
+            twins[value] = twin(value)
             if not value.is_constant:
                 made.inputs.append(twins[value])
     for node in nodes:
         for value in node.outputs:
-            twins[value] = _twin(value)
+            twins[value] = twin(value)
         inputs, results = ([twins[v] for v in side] for side in (node.inputs, node.outputs))
         made.nodes.append(Node(node.op, inputs, results, node.name, node.origin))
     made.outputs = [(value.name, twins[value]) for value in outputs]
     return made
 
 
-def _twin(value: Value) -> Value:
-    twin = Value(value.name, replace(value.spec), value.tensor)
-    twin.steps = value.steps
-    return twin
+def twin(value: Value) -> Value:
+    """A value of the same name, type and content, without users."""
+    made = Value(value.name, replace(value.spec), value.tensor)
+    made.steps = value.steps
+    return made

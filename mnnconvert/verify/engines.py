@@ -104,6 +104,13 @@ class SessionEngine:
         results: Outputs = self._session.run(dict(feeds), list(names))
         return results
 
+    def with_branches(self, taken: Mapping[str, bool]) -> SessionEngine:
+        """See `branches.Branching`."""
+        from mnnconvert.runtime_ref.session import Session
+        from mnnconvert.verify.branches import with_branches
+
+        return SessionEngine(Session(with_branches(self._session.graph, taken)), self.name)
+
 
 def _info(value: Any) -> TensorInfo:
     return TensorInfo(value.name, np.dtype(value.dtype), None if value.shape is None else tuple(value.shape))
@@ -162,7 +169,7 @@ class OnnxRuntimeEngine:
         """See `IntermediateEngine`: the model is run up to the last of these values. Sequences are left out."""
         from mnnconvert.verify.onnx_values import reduced
 
-        made = {name for layer in self.layers() for name in layer.outputs}
+        made = {name for node in self.proto.graph.node for name in node.output}
         inside = [name for name in dict.fromkeys(names) if name in made]
         found = {name: np.asarray(feeds[name]) for name in names if name in feeds}
         try:
@@ -173,6 +180,14 @@ class OnnxRuntimeEngine:
             self.proto = self._padded(feeds)
             results = self._session_of(reduced(self.proto, inside)).run(inside, dict(feeds))
         return found | {n: a for n, a in zip(inside, results, strict=True) if isinstance(a, np.ndarray)}
+
+    def with_branches(self, taken: Mapping[str, bool]) -> OnnxRuntimeEngine:
+        """See `branches.Branching`."""
+        from mnnconvert.verify.onnx_values import with_branches
+
+        twin = copy.copy(self)
+        twin.proto = with_branches(self.proto, taken)
+        return twin
 
     @cached_property
     def proto(self) -> onnx.ModelProto:

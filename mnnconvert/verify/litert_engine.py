@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
@@ -130,12 +131,14 @@ class LiteRtEngine:
         resolvers = [OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES, OpResolverType.AUTO]
         for resolver in resolvers[::-1] if self._optimize else resolvers:
             try:
-                interpreter = Interpreter(
-                    model_content=self._content,
-                    num_threads=self._threads,
-                    experimental_op_resolver_type=resolver,
-                    experimental_preserve_all_tensors=keep,
-                )
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", UserWarning)  # that all tensors take memory, which is what is asked
+                    interpreter = Interpreter(
+                        model_content=self._content,
+                        num_threads=self._threads,
+                        experimental_op_resolver_type=resolver,
+                        experimental_preserve_all_tensors=keep,
+                    )
                 interpreter.allocate_tensors()
                 return interpreter
             except (RuntimeError, ValueError) as problem:

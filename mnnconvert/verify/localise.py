@@ -5,7 +5,8 @@ so that memory does not grow with the depth of a model. The file goes on in each
 
 A layer is bad if its own error, on the very values that the source has before it, is beyond the tolerance. What it
 inherits from layers before it is no fault of its own. Layers with rounded weights or codes are expected to differ: of
-those only the ones are bad that are far worse than the others, OUTLIER dB and three (robust) standard deviations.
+those only the ones are bad that are far worse than the others (OUTLIER dB and three robust standard deviations), and
+not HARMLESS.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from statistics import median
 import numpy as np
 
 from mnnconvert.errors import UsageError
-from mnnconvert.verify.engines import Engine, Feeds
+from mnnconvert.verify.branches import opened
+from mnnconvert.verify.compare import Tolerance, allowed, distance
+from mnnconvert.verify.engines import Engine, Feeds, Outputs
 from mnnconvert.verify.layer_walk import LayerAlone, LayerWalk, Plan
 from mnnconvert.verify.layers import IntermediateEngine, LayerReport, LayerwiseResult
 from mnnconvert.verify.second_opinion import of_layer
 
 OUTLIER, SPREAD = 10.0, 3 * 1.4826  # dB; of the median absolute deviation
 EXACT_ENOUGH = 60.0  # dB: better ones say nothing about what the others may lose
+HARMLESS = 35.0  # dB: about what 8 bits make; a layer that is better is none to look at first
 FEWEST = 3  # lossy layers that tell what is usual
 OPINIONS = 3  # bad layers that a second reference is asked about
 
@@ -41,18 +45,33 @@ class Localiser(Plan):
 
     def run(self, feeds: Feeds) -> LayerwiseResult:
         """All layers on these inputs. Raises what the reference raises where it cannot run them."""
-        layers = self.reference.layers()
-        walk = LayerWalk(self, feeds, layers)
-        rows = list(walk.rows())
+        plan = self.opened(feeds)
+        walk = LayerWalk(plan, feeds, plan.reference.layers())
+        rows = _without_inherited(list(walk.rows()), plan.tolerance)
         rows = [
             replace(row, reason=reason) if reason else row for row, reason in zip(rows, _outliers(rows), strict=True)
         ]
-        rows = self._heard(rows, walk)
+        rows = plan._heard(rows, walk)
         shapes = {name: tuple(np.shape(array)) for name, array in feeds.items()}
         covered = {row.node for row in rows}
-        unmatched = sum(1 for node in self.graph.nodes if node.name not in covered)
+        unmatched = sum(1 for node in plan.graph.nodes if node.name not in covered)
         notes = tuple(walk.notes)
         return LayerwiseResult(self.reference.name, self.name, self.tolerance, shapes, tuple(rows), unmatched, notes)
+
+    def opened(self, feeds: Feeds) -> Localiser:
+        """The same with the branches that these inputs take in the place of their nodes."""
+        reference, graph = opened(self.reference, self.graph, feeds)
+        if graph is self.graph and reference is self.reference:
+            return self
+        told = {value.name for node in self.graph.nodes for value in node.outputs}
+        whole = self.peer
+
+        def peer(feeds: Feeds, names: Sequence[str]) -> Outputs:
+            """What the runtime tells are values of the file as it is."""
+            known = [name for name in names if name in told]
+            return whole(feeds, known) if whole is not None and known else {}
+
+        return replace(self, reference=reference, graph=graph, peer=None if whole is None else peer)
 
     def _heard(self, rows: Sequence[LayerReport], walk: LayerWalk) -> list[LayerReport]:
         """The first bad layers with what a second reference says; one that it sides with is no longer bad.
@@ -76,18 +95,29 @@ class Localiser(Plan):
         return walk.alone(name) if any(row.name == name for row in walk.rows()) else None
 
 
+def _without_inherited(rows: Sequence[LayerReport], tolerance: Tolerance) -> list[LayerReport]:
+    """A layer that could not be run alone is only blamed where nothing before it was off: else it may inherit that."""
+    exact, judged = True, []
+    for row in rows:
+        measured = row.total.max_abs is not None
+        judged.append(replace(row, reason="") if measured and row.own is None and not exact else row)
+        exact = exact and measured and distance(row.total) <= allowed(row.total, tolerance)
+    return judged
+
+
 def _outliers(rows: Sequence[LayerReport]) -> list[str]:
     """For every layer why it is far worse than other lossy ones; "" where it is not."""
-    levels = [min(row.judged.sqnr, EXACT_ENOUGH) for row in rows if row.lossy and row.judged.sqnr is not None]
+    levels = [min(row.own.sqnr, EXACT_ENOUGH) for row in rows
+              if row.lossy and row.own is not None and row.own.sqnr is not None]  # fmt: skip
     if len(levels) < FEWEST:
         return [""] * len(rows)
     middle = median(levels)
-    bound = middle - max(OUTLIER, SPREAD * median(abs(level - middle) for level in levels))
-    return [_outlier(row, middle, bound) for row in rows]
+    below = max(OUTLIER, SPREAD * median(abs(level - middle) for level in levels))
+    return [_outlier(row, middle, min(middle - below, HARMLESS)) for row in rows]
 
 
 def _outlier(row: LayerReport, middle: float, bound: float) -> str:
-    sqnr = row.judged.sqnr
+    sqnr = None if row.own is None else row.own.sqnr
     if not row.lossy or row.reason or sqnr is None or sqnr >= bound:
         return ""
     return f"its own noise is at {sqnr:.1f} dB, where half of the rounded layers have {middle:.1f} dB or better"

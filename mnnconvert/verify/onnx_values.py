@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,3 +77,22 @@ def single(model: onnx.ModelProto, nodes: Sequence[str], feeds: dict[str, np.nda
     part.opset_import.extend(model.opset_import)
     part.functions.extend(model.functions)
     return part
+
+
+def with_branches(model: onnx.ModelProto, taken: Mapping[str, bool]) -> onnx.ModelProto:
+    """A copy in which the `If` nodes whose first result is in `taken` are the nodes of the branch they take."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    nodes: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        if node.op_type != "If" or node.output[0] not in taken:
+            nodes.append(node)
+            continue
+        name = "then_branch" if taken[node.output[0]] else "else_branch"
+        branch = next(attribute.g for attribute in node.attribute if attribute.name == name)
+        made.graph.initializer.extend(branch.initializer)
+        nodes += branch.node
+        nodes += [onnx.helper.make_node("Identity", [inner.name], [outer], name=f"{node.name}/{inner.name}")
+                  for inner, outer in zip(branch.output, node.output, strict=True) if outer]  # fmt: skip
+    _set(made.graph.node, nodes)
+    return made

@@ -199,6 +199,26 @@ def test_github_gets_annotations_and_a_summary(wrong, capsys, monkeypatch):
     assert "| **missed** | p |" in summary
 
 
+@pytest.mark.parametrize("option", ["--junit", "--sarif"])
+def test_reports_that_cannot_be_written_are_said_once(files, capsys, option):
+    assert main(["verify", *files, option, "nowhere/report", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["diagnostics"][0]["reference"] == "unwritable-output"
+
+
+@pytest.mark.parametrize("option", ["--junit", "--sarif"])
+def test_reports_do_not_go_over_what_is_read(files, option):
+    before = Path(files[1]).read_bytes()
+    assert main(["verify", *files, option, files[1]]) == 2
+    assert Path(files[1]).read_bytes() == before
+
+
+def test_a_summary_that_cannot_be_written_is_a_warning(files, capsys, monkeypatch):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "nowhere/summary.md")
+    assert main(["verify", *files]) == 0
+    assert "warning: unwritable-output" in capsys.readouterr().err
+
+
 def test_annotations_are_one_line_each(files):
     from mnnconvert.verify.reports import github_annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +24,9 @@ pytestmark = pytest.mark.models
 FILES = {
     **{name: (MODELS[name].file, MODELS[name].feeds) for name in ("cls", "rec", "det", "MiniLM", "speech embedding")},
     "silero": ("silero_vad/data/silero_vad_16k_op15.onnx", lambda: [{
+        "input": sound(1, 576), "state": np.zeros((2, 1, 128), np.float32), "sr": np.array(16000, np.int64),
+    }]),
+    "silero whole": ("silero_vad/data/silero_vad.onnx", lambda: [{
         "input": sound(1, 576), "state": np.zeros((2, 1, 128), np.float32), "sr": np.array(16000, np.int64),
     }]),
     "swift_f0": ("swift_f0/model.onnx", None),
@@ -141,6 +146,23 @@ def damaged(mnn: Path, fault: Fault, target: Path) -> Node:
     return node
 
 
+def test_a_fault_inside_of_a_branch_is_named(converted, tmp_path):
+    """The whole network stands in a branch of a branch: those that the inputs take are opened on both sides."""
+    path, mnn = converted("silero whole")
+    graph = read_model(mnn)
+    inner = [g for g in graph.graphs() if sum(n.op.kind == "Convolution" for n in g.nodes) > 3]
+    for each in inner:  # the one that is taken among them
+        constant(1, lambda weight: weight * 1.5)([n for n in each.nodes if n.op.kind == "Convolution"][2])
+    names = {[n for n in each.nodes if n.op.kind == "Convolution"][2].name for each in inner}
+    write_model(graph, tmp_path / "bad.mnn")
+    feeds = feeds_of("silero whole")
+    good = mnnconvert.verify(path, mnn, inputs=feeds, per_layer=True)
+    assert good.layers.first_bad is None and len(good.layers.layers) > 20
+    result = mnnconvert.verify(path, tmp_path / "bad.mnn", inputs=feeds, per_layer=True, repro=tmp_path / "layer")
+    assert names & set(result.layers.first_bad.nodes), result.layers.verdict()
+    assert (tmp_path / "layer" / "layer.onnx").is_file()
+
+
 LONG = ("MiniLM", "swift_f0")  # its table of words is read again for every look inside
 
 
@@ -158,7 +180,9 @@ def test_the_layer_with_the_fault_is_named(name, converted, tmp_path):
     assert bad.origin, "the source node is told"
 
 
-@pytest.mark.parametrize(("model", "number"), [("rec", 14), ("speech embedding", 8)])
+@pytest.mark.parametrize(
+    ("model", "number"), [pytest.param("rec", 14, marks=pytest.mark.slow), ("speech embedding", 8)]
+)
 def test_one_layer_at_two_bits_among_eight(model, number, converted, tmp_path):
     path, mnn = converted(model)
     layer = [node.name for node in read_model(mnn).nodes if node.op.kind == "Convolution"][number]
@@ -170,7 +194,10 @@ def test_one_layer_at_two_bits_among_eight(model, number, converted, tmp_path):
     assert result.bisection.culprit == f"weight '{layer}'", result.bisection.lines()
 
 
-@pytest.mark.parametrize("pass_name", ["fuse-activation", "fuse-swish", "merge-reshapes"])
+@pytest.mark.parametrize(
+    "pass_name",
+    ["fuse-swish", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fuse-activation", "merge-reshapes"))],
+)
 def test_a_broken_pass_is_named(pass_name, converted, tmp_path, monkeypatch):
     """The pass does its work, and harms the last constant of a convolution besides."""
     path, _ = converted("rec")
@@ -195,7 +222,7 @@ def test_a_broken_pass_is_named(pass_name, converted, tmp_path, monkeypatch):
     assert harmed[0] in result.bisection.layers.first_bad.nodes, result.bisection.lines()
 
 
-@pytest.mark.parametrize("fault", ["wrong pad", "subtracts instead"])
+@pytest.mark.parametrize("fault", ["activation left out", pytest.param("wrong pad", marks=pytest.mark.slow)])
 def test_a_node_of_the_file_that_the_conversion_does_not_make_is_named(fault, converted, tmp_path):
     path, mnn = converted(FAULTS[fault].model)
     node = damaged(mnn, FAULTS[fault], tmp_path / "bad.mnn")
@@ -211,3 +238,25 @@ def test_nothing_is_found_where_nothing_is_wrong(model, converted):
     assert result.layers.first_bad is None, result.layers.verdict()
     assert result.bisection.culprit == "", result.bisection.lines()
     assert len(result.layers.layers) > 20
+
+
+MEASURED = """
+import resource, sys, mnnconvert
+mnnconvert.convert(sys.argv[1], sys.argv[2], verify="never")
+seen = []
+result = mnnconvert.verify(sys.argv[1], sys.argv[2], input_shape={"x": (1, 3, 640, 640)}, per_layer=True,
+                           progress=lambda stage, fraction: seen.append((stage, fraction)))
+assert result.layers.first_bad is None
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, sum(stage == "layers" for stage, _ in seen))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks are counted in kB on Linux only")
+def test_memory_does_not_grow_with_the_depth(tmp_path):
+    """155 layers of a detector at 640 x 640, whose values together are far larger than what is held."""
+    words = [sys.executable, "-c", MEASURED, str(source(FILES["det"][0])), str(tmp_path / "det.mnn")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    peak, steps = (int(word) for word in done.stdout.split())
+    assert peak < 1_000_000  # kB
+    assert steps >= 3  # progress is told slice by slice

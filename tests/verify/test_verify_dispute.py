@@ -158,11 +158,12 @@ def test_gates_stay_hard(onnx_file, tmp_path, monkeypatch):
 def test_a_conversion_notes_what_is_disputed(onnx_file, tmp_path):
     path = net(onnx_file, stepped=True)
     conversion = Conversion(ConversionOptions(model_file=str(path), mnn_model=str(tmp_path / "m.mnn")))
-    conversion._accept(verify(OnnxRuntimeEngine(path), in_doubt(path)))
+    graph, conversion._engine = conversion._read(), OnnxRuntimeEngine(path)
+    conversion._accept(verify(OnnxRuntimeEngine(path), in_doubt(path)), graph)
     (note,) = conversion.report.diagnostics
     assert note.reference == "disputed-outputs" and "run 1, y: off by" in note.message
     with pytest.raises(GateError):
-        conversion._accept(verify(OnnxRuntimeEngine(path), other_order(edited(path, without_relu))))
+        conversion._accept(verify(OnnxRuntimeEngine(path), other_order(edited(path, without_relu))), graph)
 
 
 class Noisy:

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import mnnconvert
-from mnnconvert.errors import UsageError
+from mnnconvert.errors import GateError, UsageError
 from mnnconvert.ir import ArrayTensor
 from mnnconvert.ops.elementwise import Unary
 from mnnconvert.ops.search import TopKV2
@@ -95,6 +95,16 @@ def test_fused_nodes_are_the_last_value_they_cover(net):
     layers = mnnconvert.verify(*net, per_layer=True).layers
     first = layers.layers[0]
     assert (first.name, [origin.split()[0] for origin in first.origin]) == ("b", ["Add", "MatMul"])
+
+
+def test_a_move_before_a_layer_is_not_the_layer(onnx_file, tmp_path):
+    """Between two products the moves behind one and before the next vanish; one of that name stays before both."""
+    text = "(float[n,8] x) => (float[n,4] y) { a = MatMul(x, w1)\n b = Add(a, bias)\n c = MatMul(b, w2)\n y = Tanh(c) }"
+    source = onnx_file(text, w1=normal(8, 6), bias=normal(6, seed=1), w2=normal(6, 4, seed=2))
+    mnnconvert.convert(source, tmp_path / "m.mnn", verify="never")
+    layers = mnnconvert.verify(source, tmp_path / "m.mnn", per_layer=True).layers
+    assert layers.first_bad is None, layers.verdict()
+    assert [layer.op for layer in layers.layers if layer.name == "b"] == ["Convolution"]
 
 
 def test_a_nan_is_seen_where_it_starts(net):
@@ -196,6 +206,17 @@ def test_one_layer_in_a_folder_can_be_run_again(net, tmp_path):
     assert set(result.repro) >= {"layer.mnn", "layer.onnx", "inputs.npz"}
 
 
+def test_a_conversion_that_fails_names_the_layer(onnx_file, tmp_path, monkeypatch):
+    source = onnx_file("(float[n,3] x) => (float[n,3] y) { m = Exp(x)\n k = Neg(m)\n y = Sin(k) }")
+    without_kernels(monkeypatch)
+    honest = Unary.ref
+    monkeypatch.setattr(Unary, "ref", lambda self, x: honest(self, x) + (self.function == "NEG"))
+    with pytest.raises(GateError) as error:
+        mnnconvert.convert(source, tmp_path / "m.mnn")
+    assert "first bad layer: 'k' (Unary" in error.value.diagnostics[0].hint
+    assert not (tmp_path / "m.mnn").exists()
+
+
 def test_engines_without_values_are_refused(net):
     class Whole:
         name = "whole"
@@ -223,6 +244,32 @@ def test_layers_with_graphs_inside_read_what_these_take_from_outside(onnx_file):
     }""")
     layers = OnnxRuntimeEngine(source).layers()
     assert layers[-1].inputs[0] == "c" and "a" in layers[-1].inputs
+
+
+BRANCHES = """(bool c, float[2] x) => (float[2] y) {
+    a = Neg(x)
+    y = If (c) <
+        then_branch = g1 () => (float[2] t) {
+            yes = Constant<value = bool {1}>()
+            i = If (yes) <then_branch = g3 () => (float[2] u) { u = Exp(a) }, else_branch = g4 () => (float[2] v)
+                { v = Sin(a) }>
+            t = Abs(i)
+        },
+        else_branch = g2 () => (float[2] e) { e = Cos(a) }
+    >
+}"""
+
+
+@pytest.mark.parametrize(("taken", "inside"), [(True, {"i", "t"}), (False, {"e"})])
+@pytest.mark.parametrize("source_is_mnn", [False, True])
+def test_branches_that_are_taken_are_opened(onnx_file, tmp_path, taken, inside, source_is_mnn):
+    source, mnn = onnx_file(BRANCHES), tmp_path / "m.mnn"
+    mnnconvert.convert(source, mnn, verify="never")
+    feeds = {"c": np.array(taken), "x": normal(2)}
+    result = mnnconvert.verify(mnn if source_is_mnn else source, mnn, inputs=feeds, per_layer=True)
+    assert result.passed and result.layers.first_bad is None
+    names = {layer.name for layer in result.layers.layers}
+    assert inside <= names and "a" in names and names.isdisjoint({"i", "t", "e", "v"} - inside)
 
 
 @pytest.mark.parametrize(
@@ -337,3 +384,15 @@ def test_any_engine_with_values_can_be_compared(net):
     result = Localiser(Told(values, engine.layers()), read_model(mnn), Tolerance()).run(feeds)
     assert "c" not in [layer.name for layer in result.layers]
     assert next(layer for layer in result.layers if layer.name == "d").own is None
+
+
+def test_what_cannot_be_run_alone_is_not_blamed_for_what_it_may_inherit(net):
+    source, mnn = net
+    engine, feeds = OnnxRuntimeEngine(source), {"x": normal(2, 8)}
+    values = feeds | engine.run_values(feeds, ["b", "d", "e", "f", "y"])
+    for name in ("b", "d", "e"):
+        values[name] = values[name] + np.float32(0.5)  # the source is said to be elsewhere, the file is not
+    result = Localiser(Told(values, engine.layers()), read_model(mnn), Tolerance()).run(feeds)
+    by_name = {layer.name: layer for layer in result.layers}
+    assert by_name["d"].own is None and by_name["d"].total.max_abs > 0.1
+    assert result.first_bad.name == "b" and not by_name["d"].reason
