@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from mnnconvert.ir.types import format_shape
-from mnnconvert.report.content import Content, Row, common_prefix, within
+from mnnconvert.report.content import UNMEASURED, Content, Row, common_prefix, within
 from mnnconvert.report.markup import Section, right
 from mnnconvert.report.plots import decibels
 from mnnconvert.units import size
@@ -73,7 +73,7 @@ def _layer_row(number: int, row: Row, columns: Sequence[Column], prefix: str) ->
     cells = "".join(_cell(column, row) for column in columns)
     reason = row.error.reason if row.error is not None and row.leads else ""
     flag = f'<br><span class="flag">{escape(reason)}</span>' if reason else ""
-    dot = f'<span class="dot d{row.level}"></span>' if row.error is not None else ""
+    dot = f'<span class="dot d{row.level}"></span>' if row.level != UNMEASURED else ""
     name = escape(within(row.layer.name, prefix))
     return (
         f'<tr id="layer-{number}"><td>{number + 1}</td><th scope="row">{dot}'

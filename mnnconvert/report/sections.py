@@ -10,7 +10,7 @@ from html import escape
 from mnnconvert.ir.types import format_shape
 from mnnconvert.layers import totals
 from mnnconvert.passes.pipeline import purposes
-from mnnconvert.report.content import Content, Row, common_prefix, shorter
+from mnnconvert.report.content import UNMEASURED, Content, Row, common_prefix, shorter
 from mnnconvert.report.markup import Section, table
 from mnnconvert.report.plots import decibels, error_svg, histogram_svg
 from mnnconvert.units import size
@@ -159,7 +159,9 @@ def graph(content: Content) -> Section | None:
         "Arrow keys walk along the graph, Home and End go to its ends. Simplified, a chain without branches is one "
         "box, and what only computes with sizes is left out."
     )
-    legend = _legend(content) if any(row.error for row in content.rows) else ""
+    legend = _legend(content) if any(row.level != UNMEASURED for row in content.rows) else ""
+    if content.layerwise is None and legend:
+        hint += " Layers have the colour of the error of their weight, as they were not compared themselves."
     body = f"""{legend}<div class="tools">{_choice(content)}
 <label><input type="checkbox" id="simplify" checked> Simplified</label>
 <button type="button" id="smaller" aria-label="Zoom out">\u2212</button>

@@ -258,3 +258,11 @@ def test_an_unproved_conversion_says_so(folder: Path, tmp_path: Path) -> None:
 def test_content_without_anything_measured_has_levels(folder: Path) -> None:
     content: Content = of_model(folder / "m.mnn")
     assert {row.level for row in content.rows} == {5}
+
+
+def test_layers_without_a_comparison_have_the_colour_of_their_weight(folder: Path, tmp_path: Path) -> None:
+    mnnconvert.convert(folder / "m.onnx", tmp_path / "m.mnn", verify="never", html=tmp_path / "m.html", **FOUR_BITS)
+    text = (tmp_path / "m.html").read_text()
+    assert "colour of the error of their weight" in text and problems(text) == []
+    levels = [own["v"] for own in data_of(text)["layers"]]
+    assert sum(level in (2, 3) for level in levels) == 2 and levels.count(5) == len(levels) - 2
