@@ -39,10 +39,18 @@ def of_conversion(options: ConversionOptions, report: ConversionReport) -> Conte
 def of_verification(
     source: Path, mnn: Path, result: VerificationResult, options: ConversionOptions, inputs: Any, seed: int
 ) -> Content:
-    """The report of a verification. The passes shown are those of a conversion with `options` done again."""
-    before, done = prepare_source(options)
-    content = with_source(of_model(mnn), str(source), before, done.nodes_before, done.source_bytes)
-    content = replace(content, proof=result, passes=tuple(done.passes), notes=tuple(done.diagnostics))
+    """The report of a verification. The passes shown are those of a conversion with `options` done again.
+
+    Where these options do not convert the source, the notes say so, and the page has neither passes nor weights before.
+    """
+    content = replace(of_model(mnn), proof=result, source=str(source))
+    try:
+        before, done = prepare_source(options)
+    except ConversionError as error:
+        content = replace(content, notes=tuple(error.diagnostics))
+    else:
+        content = with_source(content, str(source), before, done.nodes_before, done.source_bytes)
+        content = replace(content, passes=tuple(done.passes), notes=tuple(done.diagnostics))
     if result.layers is not None:
         return with_errors(content, result.layers)
     return _with_layers(content, Request(

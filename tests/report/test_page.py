@@ -16,8 +16,10 @@ from pages import branches, data_of, deep_model, parsed, problems
 import mnnconvert
 from mnnconvert.cli.main import main
 from mnnconvert.layers import histogram
+from mnnconvert.options import ConversionOptions
 from mnnconvert.report import write_page
 from mnnconvert.report.content import Content, common_prefix, level_of, of_model, shorter, within
+from mnnconvert.report.gather import of_verification
 from mnnconvert.report.page import page
 from mnnconvert.report.plots import outline
 
@@ -266,3 +268,12 @@ def test_layers_without_a_comparison_have_the_colour_of_their_weight(folder: Pat
     assert "colour of the error of their weight" in text and problems(text) == []
     levels = [own["v"] for own in data_of(text)["layers"]]
     assert sum(level in (2, 3) for level in levels) == 2 and levels.count(5) == len(levels) - 2
+
+
+def test_a_source_that_is_not_converted_again_leaves_a_note(folder: Path, tmp_path: Path) -> None:
+    result = mnnconvert.verify(folder / "m.onnx", folder / "m.mnn")
+    options = ConversionOptions(model_file=str(folder / "m.onnx"), disable_pass=("no-such-pass",))
+    content = of_verification(folder / "m.onnx", folder / "m.mnn", result, options, None, 0)
+    assert [note.reference for note in content.notes] == ["unknown-pass"]
+    assert content.layerwise is not None and not content.passes
+    assert problems(page(content)) == []
