@@ -22,6 +22,7 @@ from mnnconvert.report.content import Content, common_prefix, level_of, of_model
 from mnnconvert.report.gather import of_verification
 from mnnconvert.report.page import page
 from mnnconvert.report.plots import outline
+from mnnconvert.verification import Request, verify_files
 
 REPORT = Path(mnnconvert.__file__).parent / "report"
 STYLE = (REPORT / "style.css").read_text()
@@ -271,9 +272,15 @@ def test_layers_without_a_comparison_have_the_colour_of_their_weight(folder: Pat
 
 
 def test_a_source_that_is_not_converted_again_leaves_a_note(folder: Path, tmp_path: Path) -> None:
-    result = mnnconvert.verify(folder / "m.onnx", folder / "m.mnn")
     options = ConversionOptions(model_file=str(folder / "m.onnx"), disable_pass=("no-such-pass",))
-    content = of_verification(folder / "m.onnx", folder / "m.mnn", result, options, None, 0)
+    request = Request(folder / "m.onnx", folder / "m.mnn", layers_if_told=True, options=options)
+    content = of_verification(request, verify_files(request))
     assert [note.reference for note in content.notes] == ["unknown-pass"]
     assert content.layerwise is not None and not content.passes
     assert problems(page(content)) == []
+
+
+def test_verify_writes_a_page_from_python(folder: Path, tmp_path: Path) -> None:
+    result = mnnconvert.verify(folder / "m.onnx", folder / "m.mnn", html=tmp_path / "v.html")
+    assert not result.passed and result.layers is not None
+    assert "Does not agree" in (tmp_path / "v.html").read_text()
