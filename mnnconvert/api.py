@@ -118,6 +118,7 @@ def verify(
     per_layer: bool = False,
     bisect: bool = False,
     repro: PathLike | None = None,
+    html: PathLike | None = None,
     prototxt: PathLike | None = None,
     signature: str | None = None,
     options: ConversionOptions | None = None,
@@ -133,7 +134,7 @@ def verify(
 
     `per_layer` compares all layers and names the first bad one, `bisect` does the conversion again (with `options`) and
     names the step that changes the answer, `repro` is a folder that the first bad layer is written to. A Caffe model
-    needs the `prototxt` of its net, a SavedModel of several signatures one of these.
+    needs the `prototxt` of its net, a SavedModel of several signatures one of these. `html` is a page to write.
     """
     from mnnconvert.verification import Request, verify_files
 
@@ -142,10 +143,20 @@ def verify(
     request = Request(
         source=Path(source), mnn=Path(mnn), inputs=inputs, gates=None if gates is None else Path(gates),
         tolerance=tolerance, engine=engine, seed=seed, shapes=dict(input_shape or {}), runs=runs, per_layer=per_layer,
-        bisect=bisect, repro=None if repro is None else Path(repro), options=options,
+        layers_if_told=html is not None, bisect=bisect, repro=None if repro is None else Path(repro), options=options,
         chosen=chosen, progress=progress or (lambda stage, fraction: None),
     )  # fmt: skip
-    return verify_files(request)
+    if html is None:
+        return verify_files(request)
+    from mnnconvert.report import write_page
+    from mnnconvert.report.gather import of_verification
+    from mnnconvert.schema.files import refuse_same
+
+    for read in (source, mnn):
+        refuse_same(Path(read), Path(html))
+    result = verify_files(request)
+    write_page(of_verification(request, result), Path(html))
+    return result
 
 
 def quantize(

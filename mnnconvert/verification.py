@@ -78,8 +78,9 @@ def open_source(
 class Request:
     """What is asked of one verification; see `mnnconvert.verify`.
 
-    With `tolerance` None gates alone judge, if there are any. `chosen` is that of `open_source`. `options` are those of
-    the conversion, for a bisection that does it again.
+    With `tolerance` None gates alone judge, if there are any. `layers_if_told` compares layers where the engine of the
+    source tells the values inside. `chosen` is that of `open_source`. `options` are those of the conversion, for a
+    bisection that does it again.
     """
 
     source: Path
@@ -92,6 +93,7 @@ class Request:
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     runs: int | None = None
     per_layer: bool = False
+    layers_if_told: bool = False
     bisect: bool = False
     repro: Path | None = None
     chosen: Mapping[str, str] = field(default_factory=dict)
@@ -127,7 +129,8 @@ class _Verification:
         missed = tuple(r for r in results if not r.passed)
         result = replace(result, gates=tuple(results), missed_gates=missed)
         request = self.request
-        if request.per_layer or request.repro is not None:
+        told = request.layers_if_told and isinstance(self.reference, IntermediateEngine)
+        if request.per_layer or request.repro is not None or told:
             result = replace(result, layers=result.layers or self._layers())
         if request.bisect:
             result = replace(result, bisection=self._bisection())

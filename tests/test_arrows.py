@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "mnnconvert"
 
-BASE = {"errors"}
+BASE = {"errors", "units"}
 GRAPH = BASE | {"ir", "ops"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
@@ -20,6 +20,7 @@ ROOMS: dict[str, set[str]] = {
     "options": BASE | {"option_types"},
     "frameworks": BASE,
     "references": BASE,
+    "units": set(),
     "ir": BASE,
     "ops": BASE | {"ir"},
     "frontends": GRAPH,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mnnconvert.cli.output import Output, size
@@ -72,23 +74,23 @@ def headline(found: ModelDifference) -> str:
     same = f"{found.same} layers are the same"
     if found.equal:
         return f"No difference: {same}{'' if found.outputs is None else ', and so are all outputs'}."
-    kinds = [
-        f"{n} {kind}" for kind in ("added", "removed", "changed") if (n := sum(x.kind == kind for x in found.layers))
-    ]
+    counts = Counter(change.kind for change in found.layers)
+    kinds = [f"{counts[kind]} {kind}" for kind in ("added", "removed", "changed") if counts[kind]]
     answers = "" if found.outputs is None else "; outputs differ" if found.moved else "; outputs are equal"
     return f"{same}, {', '.join(kinds) or 'none differ'}{answers}."
 
 
-def _print_layers(layers: tuple[LayerChange, ...], out: Output) -> None:
-    rows: list[tuple[object, ...]] = []
-    for x in layers:
-        details = [*map(_short, x.facts), *(_stored(w) for w in x.weights)] or [""]
-        numbers = [None] * len(x.facts) + [w.sqnr for w in x.weights] or [None]
-        sizes = [None] * len(x.facts) + [_sizes(w) for w in x.weights] or [None]
-        rows += [((x.kind, x.name, x.op) if i == 0 else ("", "", "")) + (detail, numbers[i], sizes[i])
-                 for i, detail in enumerate(details)]  # fmt: skip
-    cells = [tuple("" if c is None else c for c in row) for row in rows]
-    out.table(("Change", "Layer", "Operator", "What", ">SQNR dB", ">Size"), cells, title="\nLayers")
+def _print_layers(layers: Sequence[LayerChange], out: Output) -> None:
+    columns = ("Change", "Layer", "Operator", "What", ">SQNR dB", ">Size")
+    out.table(columns, [row for change in layers for row in _rows(change)], title="\nLayers")
+
+
+def _rows(change: LayerChange) -> list[tuple[object, ...]]:
+    """A row for each fact and weight; the first has the name."""
+    facts: list[tuple[object, ...]] = [(_short(fact), "", "") for fact in change.facts]
+    facts += [(_stored(w), "" if w.sqnr is None else w.sqnr, _sizes(w)) for w in change.weights]
+    names = [(change.kind, change.name, change.op), *[("", "", "")] * len(facts)]
+    return [(*name, *fact) for name, fact in zip(names, facts or [("", "", "")], strict=False)]
 
 
 def _short(text: str) -> str:
@@ -97,20 +99,16 @@ def _short(text: str) -> str:
 
 
 def _stored(w: WeightChange) -> str:
-    forms = [
-        f"{'' if s is None else shape(s) + ' '}{form}" for s, form in zip(w.shapes, (w.before, w.after), strict=True)
-    ]
-    if w.shapes[0] == w.shapes[1]:
-        forms[1] = w.after
-    return f"operand {w.operand}: {forms[0]}" + (
-        "" if w.before == w.after and len(set(w.shapes)) == 1 else f" -> {forms[1]}"
-    )
+    before, after = (f"{'' if s is None else shape(s) + ' '}{form}"
+                     for s, form in zip(w.shapes, (w.before, w.after), strict=True))  # fmt: skip
+    if before == after:
+        return f"operand {w.operand}: {before}"
+    return f"operand {w.operand}: {before} -> {w.after if w.shapes[0] == w.shapes[1] else after}"
 
 
 def _sizes(w: WeightChange) -> str:
-    return (
-        size(w.bytes_after) if w.bytes_before == w.bytes_after else f"{size(w.bytes_before)} -> {size(w.bytes_after)}"
-    )
+    after = size(w.bytes_after)
+    return after if w.bytes_before == w.bytes_after else f"{size(w.bytes_before)} -> {after}"
 
 
 def _print_outputs(found: ModelDifference, out: Output) -> None:

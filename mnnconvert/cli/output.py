@@ -16,6 +16,7 @@ from typing import TextIO
 
 from mnnconvert.cli.parser import peek_flag
 from mnnconvert.errors import ConversionError, Diagnostic
+from mnnconvert.units import size as size
 
 RIGHT = ">"
 UNSURE_SECONDS = 3  # no guess how long work takes before
@@ -185,15 +186,6 @@ def show(cell: object) -> str:
 def clean(text: str) -> str:
     """Text without control characters: names come from model files, and a terminal obeys what it is sent."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
-def size(count: float) -> str:
-    """A number of bytes for people: 999 B, 12.3 kB, 4.5 MB (powers of 1000)."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB" if count < 1000 else f"{count:,.0f} GB"
 
 
 def plain(value: object) -> object:

@@ -85,6 +85,7 @@ def run(arguments: Arguments, out: Output) -> int:
         per_layer=bool(arguments["per_layer"]),
         bisect=bool(arguments["bisect"]),
         repro=arguments.text("repro"),
+        html=arguments.text("html"),
         prototxt=arguments.text("prototxt"),
         signature=arguments.text("signature"),
         options=_conversion(arguments),
@@ -97,7 +98,8 @@ def run(arguments: Arguments, out: Output) -> int:
         print_layers(result.layers, out)
     for line in result.lines():
         out.result(line)
-    for path in (*result.repro.values(), *written):
+    page = arguments.text("html")
+    for path in (*result.repro.values(), *written, *([page] if page is not None else [])):
         out.note(f"wrote {path}")
     if os.environ.get("GITHUB_ACTIONS") == "true":
         _tell_github(result, source, mnn, out)
@@ -107,7 +109,7 @@ def run(arguments: Arguments, out: Output) -> int:
 def _write_reports(result: VerificationResult, arguments: Arguments) -> list[str]:
     """Write the files that were asked for; their paths. None of them may be one that was read."""
     source, mnn = (Path(word) for word in arguments.words[:2])
-    writers = {"junit": _write_junit, "sarif": _write_sarif, "html": _write_page}
+    writers = {"junit": _write_junit, "sarif": _write_sarif}
     asked = {name: path for name in writers if (path := arguments.text(name)) is not None}
     if not asked:
         return []
@@ -136,15 +138,6 @@ def _write_sarif(result: VerificationResult, arguments: Arguments, path: Path) -
     source, mnn = arguments.words[:2]
     with replacing(path, text=True) as stream:
         json.dump(sarif(result, source, mnn, installed_version("mnnconvert") or "0"), stream, indent=2)
-
-
-def _write_page(result: VerificationResult, arguments: Arguments, path: Path) -> None:
-    from mnnconvert.report import write_page
-    from mnnconvert.report.gather import of_verification
-
-    source, mnn = (Path(word) for word in arguments.words[:2])
-    inputs, seed = arguments.text("inputs"), arguments.number("seed")
-    write_page(of_verification(source, mnn, result, _conversion(arguments), inputs, seed), path)
 
 
 def _shapes(arguments: Arguments) -> dict[str, tuple[int, ...]]:

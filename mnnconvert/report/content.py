@@ -54,10 +54,10 @@ class Row:
 
     @property
     def level(self) -> int:
-        """0 (exact) to 4 (bad) by LEVELS; UNMEASURED where nothing is known."""
-        if self.error is not None and self.error.reason:
-            return len(LEVELS)
-        return level_of(self.own)
+        """0 (exact) to 4 (bad) by LEVELS: of the result, else of the weight; UNMEASURED where nothing is known."""
+        if self.error is not None:
+            return len(LEVELS) if self.error.reason else level_of(self.own)
+        return level_of(None if self.spread is None else self.spread.sqnr)
 
     @property
     def bytes_before(self) -> int:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from mnnconvert.conversion import ConversionReport, prepare_source
 from mnnconvert.errors import ConversionError
 from mnnconvert.options import ConversionOptions
 from mnnconvert.report.content import Content, of_model, with_errors, with_source
 from mnnconvert.verification import ANY_ERROR, Request, verify_files
-from mnnconvert.verify.layers import LayerwiseResult
 from mnnconvert.verify.verification import VerificationResult
 
-UNTOLD = ("no-layer-values", "source-engine-failed", "source-engine-missing", "run-failed")
+UNTOLD = ("source-engine-failed", "source-engine-missing", "run-failed")
 """Why the errors of layers may stay unknown while all else can be told."""
 
 
@@ -31,36 +29,36 @@ def of_conversion(options: ConversionOptions, report: ConversionReport) -> Conte
         return content
     tolerance = options.tolerance if report.quantized is None else ANY_ERROR
     return _with_layers(content, Request(
-        source, target, inputs=options.inputs, tolerance=tolerance, seed=options.seed, runs=1, options=options,
-        chosen=options.chosen,
+        source, target, inputs=options.inputs, tolerance=tolerance, seed=options.seed, runs=1, layers_if_told=True,
+        options=options, chosen=options.chosen,
     ))  # fmt: skip
 
 
-def of_verification(
-    source: Path, mnn: Path, result: VerificationResult, options: ConversionOptions, inputs: Any, seed: int
-) -> Content:
-    """The report of a verification. The passes shown are those of a conversion with `options` done again."""
-    before, done = prepare_source(options)
-    content = with_source(of_model(mnn), str(source), before, done.nodes_before, done.source_bytes)
-    content = replace(content, proof=result, passes=tuple(done.passes), notes=tuple(done.diagnostics))
-    if result.layers is not None:
-        return with_errors(content, result.layers)
-    return _with_layers(content, Request(
-        source, mnn, inputs=inputs, tolerance=result.tolerance.relative, seed=seed, runs=1, options=options,
-        chosen=options.chosen,
-    ))  # fmt: skip
+def of_verification(request: Request, result: VerificationResult) -> Content:
+    """The report of a verification, with its layers where they were compared.
+
+    The passes shown are those of a conversion with the options of the request done again. Where these do not convert
+    the source, the notes say so, and the page has neither passes nor weights before.
+    """
+    content = replace(of_model(request.mnn), proof=result, source=str(request.source))
+    given = request.options
+    options = given or ConversionOptions.from_keywords(model_file=str(request.source), **request.chosen)
+    try:
+        before, done = prepare_source(options)
+    except ConversionError as error:
+        content = replace(content, notes=tuple(error.diagnostics))
+    else:
+        content = with_source(content, str(request.source), before, done.nodes_before, done.source_bytes)
+        content = replace(content, passes=tuple(done.passes), notes=tuple(done.diagnostics))
+    return content if result.layers is None else with_errors(content, result.layers)
 
 
 def _with_layers(content: Content, request: Request) -> Content:
-    """The content with errors of layers; with a note where engine or model do not tell the values inside."""
+    """The content with errors of layers where the engine tells the values inside; with a note where a run fails."""
     try:
-        layers = _layers(request)
+        layers = verify_files(request).layers
     except ConversionError as error:
         if any(d.reference not in UNTOLD for d in error.diagnostics):
             raise
         return replace(content, notes=(*content.notes, *error.diagnostics))
     return content if layers is None else with_errors(content, layers)
-
-
-def _layers(request: Request) -> LayerwiseResult | None:
-    return verify_files(replace(request, per_layer=True)).layers

@@ -334,13 +334,19 @@
 
   const sections = [...document.querySelectorAll("main section")];
   const entries = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
-  const watcher = new IntersectionObserver((seen) => {
-    for (const { target, isIntersecting } of seen) entries.get(target.id)?.classList.toggle("here", isIntersecting);
+  const inView = new Set();
+  const watcher = new IntersectionObserver((changes) => {
+    for (const { target, isIntersecting } of changes) inView[isIntersecting ? "add" : "delete"](target);
+    const current = sections.find((section) => inView.has(section));
+    entries.forEach((link, id) => link.classList.toggle("here", id === current?.id));
   }, { rootMargin: "-10% 0px -80% 0px" });
   sections.forEach((section) => watcher.observe(section));
 
   byId("flow")?.addEventListener("change", (event) => setFlow(Number(event.target.value)));
   setFlow(0);
   const linked = location.hash.match(/^#layer-(\d+)$/);
-  if (linked && Number(linked[1]) < rows.length) chooseLayer(Number(linked[1]));
+  if (linked && Number(linked[1]) < rows.length) {
+    chooseLayer(Number(linked[1]));
+    addEventListener("load", () => byId("graph").scrollIntoView());
+  }
 })();

@@ -16,10 +16,13 @@ from pages import branches, data_of, deep_model, parsed, problems
 import mnnconvert
 from mnnconvert.cli.main import main
 from mnnconvert.layers import histogram
+from mnnconvert.options import ConversionOptions
 from mnnconvert.report import write_page
 from mnnconvert.report.content import Content, common_prefix, level_of, of_model, shorter, within
+from mnnconvert.report.gather import of_verification
 from mnnconvert.report.page import page
 from mnnconvert.report.plots import outline
+from mnnconvert.verification import Request, verify_files
 
 REPORT = Path(mnnconvert.__file__).parent / "report"
 STYLE = (REPORT / "style.css").read_text()
@@ -258,3 +261,26 @@ def test_an_unproved_conversion_says_so(folder: Path, tmp_path: Path) -> None:
 def test_content_without_anything_measured_has_levels(folder: Path) -> None:
     content: Content = of_model(folder / "m.mnn")
     assert {row.level for row in content.rows} == {5}
+
+
+def test_layers_without_a_comparison_have_the_colour_of_their_weight(folder: Path, tmp_path: Path) -> None:
+    mnnconvert.convert(folder / "m.onnx", tmp_path / "m.mnn", verify="never", html=tmp_path / "m.html", **FOUR_BITS)
+    text = (tmp_path / "m.html").read_text()
+    assert "colour of the error of their weight" in text and problems(text) == []
+    levels = [own["v"] for own in data_of(text)["layers"]]
+    assert sum(level in (2, 3) for level in levels) == 2 and levels.count(5) == len(levels) - 2
+
+
+def test_a_source_that_is_not_converted_again_leaves_a_note(folder: Path, tmp_path: Path) -> None:
+    options = ConversionOptions(model_file=str(folder / "m.onnx"), disable_pass=("no-such-pass",))
+    request = Request(folder / "m.onnx", folder / "m.mnn", layers_if_told=True, options=options)
+    content = of_verification(request, verify_files(request))
+    assert [note.reference for note in content.notes] == ["unknown-pass"]
+    assert content.layerwise is not None and not content.passes
+    assert problems(page(content)) == []
+
+
+def test_verify_writes_a_page_from_python(folder: Path, tmp_path: Path) -> None:
+    result = mnnconvert.verify(folder / "m.onnx", folder / "m.mnn", html=tmp_path / "v.html")
+    assert not result.passed and result.layers is not None
+    assert "Does not agree" in (tmp_path / "v.html").read_text()
