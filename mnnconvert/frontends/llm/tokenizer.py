@@ -27,6 +27,10 @@ ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>",
 """Tokens that end an answer wherever a vocabulary has them as special ones."""
 
 
+SPACED = ('"Prepend"', '"prepend_scheme": "always"', '"prepend_scheme": "first"', '"add_prefix_space": true')
+"""What tells that a tokenizer.json puts a space before texts."""
+
+
 @dataclass
 class Tokenizer:
     """A vocabulary by id, and what is special in it.
@@ -216,11 +220,7 @@ def _unlike(spaced: bool) -> list[Diagnostic]:
 def _spaced(document: Mapping[str, Any]) -> bool:
     """Whether a tokenizer.json for pieces of SentencePiece puts a space before texts."""
     text = json.dumps([document.get("normalizer"), document.get("pre_tokenizer")])
-    return (
-        '"Prepend"' in text
-        or '"prepend_scheme": "' in text.replace('"never"', "")
-        or '"add_prefix_space": true' in text
-    )
+    return any(mark in text for mark in SPACED)
 
 
 def _no_document(data: Mapping[str, Any]) -> Diagnostic:
