@@ -23,6 +23,7 @@ from mnnconvert.frontends.llm.sentencepiece import BYTE, CONTROL, NORMAL, UNKNOW
 
 MARK = 430
 SENTENCE_PIECES, BYTE_PAIRS = 0, 3
+MOST_TOKENS = 1 << 24  # what says more is damaged
 ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "</s>")
 """Tokens that end an answer wherever a vocabulary has them as special ones."""
 
@@ -79,6 +80,14 @@ class Tokenizer:
 
 def read_tokenizer(source: Path, checkpoint: Checkpoint) -> Tokenizer:
     """The tokenizer of a checkpoint. Raises `bad-checkpoint`, `llm-unsupported`."""
+    try:
+        return _found(source, checkpoint)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        problem = f"the files of the tokenizer cannot be used: {type(error).__name__}: {error}"
+        raise ConversionError.of("bad-checkpoint", problem, file=source) from error
+
+
+def _found(source: Path, checkpoint: Checkpoint) -> Tokenizer:
     if isinstance(checkpoint, GgufCheckpoint):
         return _of_gguf(checkpoint)
     if (source / "tokenizer.json").is_file():
@@ -101,6 +110,8 @@ def _of_json(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
     merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges", [])]
     settings = _settings(folder)
     size = max(tokens, default=-1) + 1
+    if not 0 < size <= MOST_TOKENS or min(tokens) < 0:
+        raise ValueError(f"a vocabulary of {size}")
     texts = [tokens.get(i, f"<unused_{i}>") for i in range(size)]
     prefix = [i for i in _leading(document, tokens) if i < size]
     names = {"bos": settings.get("bos_token"), "eos": settings.get("eos_token")}

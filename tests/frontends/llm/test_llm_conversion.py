@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -257,3 +258,32 @@ def test_files_of_the_source_that_change_meanwhile_are_noticed(tmp_path):
     write_safetensors(tmp_path / "x", {"a": np.zeros((2, 2), np.float32)})
     with pytest.raises(ConversionError, match="was changed"):
         tensor.numpy()
+
+
+ODD = (None, 0, -1, 3.5, 1e300, "x", "", [], {}, [1], ["a"], {"a": 1}, True, 10**30)
+
+
+def changed_somewhere(value):
+    """A JSON value with something odd in a random place, or without what stands there."""
+    if isinstance(value, dict | list) and value and random.random() < 0.9:
+        key = random.choice(list(value) if isinstance(value, dict) else range(len(value)))
+        if random.random() < 0.3:
+            value.pop(key)
+        else:
+            value[key] = changed_somewhere(value[key])
+        return value
+    return json.loads(json.dumps(random.choice(ODD)))
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_damaged_descriptions_are_refused_or_read(tmp_path, name):
+    source = write_folder(tmp_path / "source")
+    scaling = {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}
+    text = json.dumps(json.loads((source / name).read_text()) | {"rope_scaling": scaling, "sliding_window": 5})
+    random.seed(0)
+    for _ in range(60):
+        (source / name).write_text(json.dumps(changed_somewhere(json.loads(text))))
+        try:
+            convert_llm(source, tmp_path / "made", LlmOptions(quant_bit=32, verify="never"))
+        except ConversionError as error:
+            assert error.diagnostics[0].reference in ("bad-checkpoint", "llm-unsupported")
