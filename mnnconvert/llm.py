@@ -14,7 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from mnnconvert.errors import ConversionError, Diagnostic, UsageError
+from mnnconvert.errors import ConversionError, Diagnostic, GateError, UsageError
 from mnnconvert.frontends.llm.block import Decoder, decoder_graph
 from mnnconvert.frontends.llm.checkpoint import EMBEDDING, HEAD, Checkpoint, open_checkpoint
 from mnnconvert.frontends.llm.families import decoder_of
@@ -31,6 +31,9 @@ TOKENIZER_JSON = "tokenizer.json"
 BF16 = np.dtype(ml_dtypes.bfloat16)
 BITS = (2, 3, 4, 5, 6, 7, 8, 16, 32)
 TABLE_BITS = (4, 8)
+VERIFIED = 200_000_000  # parameters up to which a conversion is proved unless asked for
+VERIFIED_TOKENS = 16
+ROUNDING = 1e-3  # relative error of logits that the order of additions explains
 Progress = Callable[[str, float], None]
 
 
@@ -41,6 +44,7 @@ class LlmOptions:
     `quant_bit` 2..8 codes with a scale per `quant_block` inputs (0: per row), 16 halves or 32 floats; `lm_quant_bit` is
     that of the head (None: the same). Grids are of least squares, with `hqq` HQQ's, with `sym` without offsets.
     `seperate_embed` writes the table of embeddings also where the head is that table. Codes of the source stay.
+    `verify` "auto" runs models of up to `VERIFIED` parameters before they get their name, "always" all, "never" none.
     """
 
     quant_bit: int = 4
@@ -49,6 +53,7 @@ class LlmOptions:
     hqq: bool = False
     sym: bool = False
     seperate_embed: bool = False
+    verify: str = "auto"
 
     def __post_init__(self) -> None:
         for bits in (self.quant_bit, self.lm_quant_bit):
@@ -56,6 +61,8 @@ class LlmOptions:
                 raise UsageError.of("out-of-range", f"weights have {', '.join(map(str, BITS))} bits, not {bits}")
         if self.quant_block < 0:
             raise UsageError.of("out-of-range", f"a block has at least one input, not {self.quant_block}")
+        if self.verify not in ("auto", "always", "never"):
+            raise UsageError.of("bad-option-value", f"verify is auto, always or never, not '{self.verify}'")
         if self.hqq and self.sym:
             raise UsageError.of("contradictory-options", "--hqq fits offsets, which --sym does without")
 
@@ -72,7 +79,8 @@ class LlmOptions:
 @dataclass
 class LlmReport:
     """What was converted: `quantized`, `kept` and `floats` count matrices that were coded, that keep the codes of the
-    source, and that have none. Sizes are bytes of all files together."""
+    source, and that have none. `error` is how far the logits of the file are from those of the source, for the
+    same embeddings, relative to their norm; None where nobody looked. Sizes are bytes of all files together."""
 
     source: str
     target: str
@@ -82,6 +90,7 @@ class LlmReport:
     quantized: int = 0
     kept: int = 0
     floats: int = 0
+    error: float | None = None
     source_bytes: int = 0
     target_bytes: int = 0
     files: list[str] = field(default_factory=list)
@@ -146,11 +155,37 @@ class _LlmConversion:
             tokenizer.write(folder / TOKENIZER, folder / TOKENIZER_JSON)
             _write_json(folder / CONFIG, self._described(tokenizer, table))
             _write_json(folder / "config.json", runtime_settings())
+            self._verify(folder)
             self.report.files = sorted(path.name for path in folder.iterdir())
             self.report.target_bytes = _bytes_of(folder)
         self.report.source_bytes = _bytes_of(self.source)
         self.report.seconds = time.perf_counter() - started
         return self.report
+
+    def _verify(self, folder: Path) -> None:
+        """Run the folder against the weights of the source, in floats: without rounding they agree.
+
+        Raises `verification-missed` where they do not; with rounded weights the error is reported.
+        """
+        from mnnconvert.llm_session import LlmSession
+
+        wanted, large = self.options.verify, self.report.parameters > VERIFIED
+        if wanted == "never" or (wanted == "auto" and large):
+            if large:
+                self.report.diagnostics.append(_unproved(self.report.parameters))
+            return
+        self.progress("verify", 0.0)
+        tokens = np.random.default_rng(0).integers(0, self.decoder.vocabulary, VERIFIED_TOKENS).tolist()
+        made = LlmSession(folder)
+        found = made.logits(tokens, rows=0)
+        made.reset()
+        expected = made.on(decoder_graph(self.decoder, self.checkpoint)).logits(tokens, rows=0)
+        self.report.error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+        exact = not self.report.quantized and 16 not in (self.options.quant_bit, self.options.lm_quant_bit)
+        if not self.report.error < (ROUNDING if exact else math.inf):
+            raise GateError.of(
+                "verification-missed", f"logits differ by {self.report.error:.3g} from those of the source"
+            )
 
     def _embeddings(self, folder: Path) -> list[int] | None:
         """Write the table of embeddings as bfloat16, or say where the runtime finds it in the weights of the model."""
@@ -224,6 +259,13 @@ class StoredWeights:
         wanted = F16 if self.options.bits(name) == 16 else F32
         cast = tensor if tensor.dtype == wanted else CastTensor(tensor, wanted)
         return HalfTensor(cast) if wanted == F16 else cast
+
+
+def _unproved(parameters: int) -> Diagnostic:
+    problem = f"the model has {parameters / 1e9:.1f} G parameters, so the files were not proved"
+    return Diagnostic(
+        "not-verified", problem, hint="--verify always proves them, in floats: 4 bytes a parameter, twice"
+    )
 
 
 def coded_later(

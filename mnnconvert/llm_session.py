@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,13 @@ class LlmSession:
         self._table = _Table(folder, graph, self.width, "tie_embeddings" in self.config)
         self._session = Session(graph, backend, threads, precision, kv_cache=True)
         self.past = 0
+
+    def on(self, graph: Graph) -> LlmSession:
+        """The same model with another graph, for comparisons."""
+        other = copy(self)
+        other._session = Session(graph, kv_cache=True)
+        other.past = 0
+        return other
 
     def _number(self, name: str) -> int:
         value = self.config.get(name)

@@ -129,8 +129,10 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
      "Scores far below the cap hardly change by it. Compare with mnnconvert perplexity where it matters."),
     ("llm-short-context", "The model turns positions differently in texts beyond its first context length, and a file "
      "holds one way.", "Keep texts within the length that the message gives."),
-    ("llm-tokenizer", "A GGUF file names a rule for cutting texts that is not known here.",
-     "Put the tokenizer.json of the model into the folder to encode texts with it. The runtime needs it not."),
+    ("llm-tokenizer", "The tokenizer of a language model does something that the file for the runtime cannot say, or "
+     "a GGUF file names a rule for cutting texts that is not known here.",
+     "The model is the same; texts may become other tokens. Encode them with the model's own tokenizer.json where that "
+     "matters, and feed numbers."),
     ("missing-extra", "Reading this format needs a package that is not installed.",
      "Install the extra that the hint names, for example pip install 'mnnconvert[tflite]'."),
     # what can be converted

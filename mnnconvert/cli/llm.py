@@ -29,6 +29,8 @@ SYNTAX = Syntax(
         Option("--sym", "sym", "flag", "codes without offsets", default=False),
         Option("--seperate_embed", "seperate_embed", "flag", "write embeddings also where the head is their table",
                default=False),
+        Option("--verify", "verify", "choice", "compare logits with the source's: auto (small models), always, never",
+               default="auto", choices=("auto", "always", "never"), metavar="WHEN"),
         *COMMON,
     ),
     words=("SRC", "OUT_DIR"),
@@ -50,6 +52,8 @@ def run(arguments: Arguments, out: Output) -> int:
     for diagnostic in report.diagnostics:
         out.warning(str(diagnostic))
     out.detail(in_words(report))
+    if report.error is not None:
+        out.detail(f"logits differ by {report.error:.3g} of their norm from those of the source, in floats")
     sizes = f"{size(report.source_bytes)} -> {size(report.target_bytes)}"
     out.result(f"wrote {target}: {', '.join(report.files)}, {sizes}, {report.seconds:.1f} s")
     return 0

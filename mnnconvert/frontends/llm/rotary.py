@@ -35,7 +35,7 @@ def rotary(size: int, base: float, scaling: Mapping[str, Any] | None = None, pos
         return Rotary(tuple((plain / settings["factor"]).tolist()))
     if kind == "factors":  # of GGUF files
         return Rotary(tuple((plain / np.asarray(settings["factors"])).tolist()))
-    if kind == "longrope":
+    if kind in ("longrope", "su"):
         return _longrope(plain, settings, positions)
     if kind == "llama3":
         return Rotary(tuple(_llama3(plain, settings).tolist()))

@@ -1,4 +1,4 @@
-"""Reader of SentencePiece models: a protobuf message whose first field repeats piece, score and type."""
+"""Reader of SentencePiece models: a protobuf message with pieces, each of text, score and type, and settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import NamedTuple
 from mnnconvert.errors import ConversionError, unreadable
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-PIECES, TEXT, SCORE, KIND = 1, 1, 2, 3  # numbers of fields
+PIECES, SETTINGS = 1, 3  # numbers of fields
+TEXT, SCORE, KIND = 1, 2, 3  # of a piece
+SPACED = 3  # of the settings
 VARINT, DOUBLE, BYTES, SINGLE = 0, 1, 2, 5  # wire types
 
 
@@ -22,19 +24,24 @@ class Piece(NamedTuple):
     kind: int = NORMAL
 
 
-def read_pieces(path: Path) -> list[Piece]:
-    """The vocabulary of a tokenizer.model. Raises `missing-file`, `unreadable-file`, `bad-checkpoint`."""
+def read_pieces(path: Path) -> tuple[list[Piece], bool]:
+    """The vocabulary of a tokenizer.model, and whether texts get a space in front.
+
+    Raises `missing-file`, `unreadable-file`, `bad-checkpoint`.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise unreadable(path, error) from error
     try:
-        pieces = [_piece(value) for number, value in _fields(data) if number == PIECES and isinstance(value, bytes)]
+        fields = [(number, value) for number, value in _fields(data) if isinstance(value, bytes)]
+        pieces = [_piece(value) for number, value in fields if number == PIECES]
+        settings = [dict(_fields(value)).get(SPACED, 1) for number, value in fields if number == SETTINGS]
     except (IndexError, ValueError, struct.error) as error:
         raise ConversionError.of("bad-checkpoint", f"'{path}' is no SentencePiece model: {error}", file=path) from error
     if not pieces:
         raise ConversionError.of("bad-checkpoint", f"'{path}' has no pieces", file=path)
-    return pieces
+    return pieces, 0 not in settings
 
 
 def _piece(data: bytes) -> Piece:

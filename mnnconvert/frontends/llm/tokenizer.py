@@ -23,8 +23,13 @@ from mnnconvert.frontends.llm.sentencepiece import BYTE, CONTROL, NORMAL, UNKNOW
 
 MARK = 430
 SENTENCE_PIECES, BYTE_PAIRS = 0, 3
+MOST_TOKENS = 1 << 24  # what says more is damaged
 ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "</s>")
 """Tokens that end an answer wherever a vocabulary has them as special ones."""
+
+
+SPACED = ('"Prepend"', '"prepend_scheme": "always"', '"prepend_scheme": "first"', '"add_prefix_space": true')
+"""What tells that a tokenizer.json puts a space before texts."""
 
 
 @dataclass
@@ -75,6 +80,14 @@ class Tokenizer:
 
 def read_tokenizer(source: Path, checkpoint: Checkpoint) -> Tokenizer:
     """The tokenizer of a checkpoint. Raises `bad-checkpoint`, `llm-unsupported`."""
+    try:
+        return _found(source, checkpoint)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        problem = f"the files of the tokenizer cannot be used: {type(error).__name__}: {error}"
+        raise ConversionError.of("bad-checkpoint", problem, file=source) from error
+
+
+def _found(source: Path, checkpoint: Checkpoint) -> Tokenizer:
     if isinstance(checkpoint, GgufCheckpoint):
         return _of_gguf(checkpoint)
     if (source / "tokenizer.json").is_file():
@@ -97,15 +110,19 @@ def _of_json(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
     merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges", [])]
     settings = _settings(folder)
     size = max(tokens, default=-1) + 1
+    if not 0 < size <= MOST_TOKENS or min(tokens) < 0:
+        raise ValueError(f"a vocabulary of {size}")
     texts = [tokens.get(i, f"<unused_{i}>") for i in range(size)]
     prefix = [i for i in _leading(document, tokens) if i < size]
     names = {"bos": settings.get("bos_token"), "eos": settings.get("eos_token")}
     stop = _stops(folder, config, texts, set(added), names["eos"])
     byte_level = "ByteLevel" in json.dumps([document.get("pre_tokenizer"), document.get("decoder")])
     pieces = [Piece(text, 0.0, NORMAL) for text in texts] if byte_level else _scored(texts, merges, set(added))
-    template = _template(folder, settings)
-    return Tokenizer(pieces, merges if byte_level else [], sorted(added), stop, prefix, names["bos"] or "",
-                     names["eos"] or "", template, document)  # fmt: skip
+    notes = [] if byte_level else _unlike(_spaced(document))
+    return Tokenizer(
+        pieces, merges if byte_level else [], sorted(added), stop, prefix, names["bos"] or "", names["eos"] or "",
+        _template(folder, settings), document, notes,
+    )  # fmt: skip
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -168,15 +185,16 @@ def _kind(text: str, added: bool) -> int:
 
 
 def _of_pieces(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
-    pieces = read_pieces(folder / "tokenizer.model")
+    pieces, spaced = read_pieces(folder / "tokenizer.model")
     settings = _settings(folder)
     special = [i for i, p in enumerate(pieces) if p.kind in (CONTROL, UNKNOWN, USER)]
     ids = {p.text: i for i, p in enumerate(pieces)}
     bos, eos = settings.get("bos_token") or "<s>", settings.get("eos_token") or "</s>"
     prefix = [ids[bos]] if settings.get("add_bos_token", True) and bos in ids else []
     stop = _stops(folder, config, [p.text for p in pieces], set(special), eos)
-    document = bytepairs.sentencepiece_document(pieces, prefix)
-    return Tokenizer(pieces, [], special, stop, prefix, bos, eos, _template(folder, settings), document)
+    document = bytepairs.sentencepiece_document(pieces, prefix, spaced)
+    template = _template(folder, settings)
+    return Tokenizer(pieces, [], special, stop, prefix, bos, eos, template, document, _unlike(spaced))
 
 
 def _of_gguf(checkpoint: GgufCheckpoint) -> Tokenizer:
@@ -199,9 +217,21 @@ def _of_gguf(checkpoint: GgufCheckpoint) -> Tokenizer:
     else:
         document = bytepairs.document(str(data.get("tokenizer.ggml.pre", "default")), tokens, merges, special, prefix)
     first, last = (tokens[i] if isinstance(i, int) and 0 <= i < len(tokens) else "" for i in (bos, eos))
-    notes = [_no_document(data)] if document is None else []
+    notes = [_no_document(data)] if document is None else _unlike(spaced or kind == "gpt2")
     template = data.get("tokenizer.chat_template") or ""
     return Tokenizer(pieces, merges, special, sorted(stop), prefix, first, last, template, document, notes)
+
+
+def _unlike(spaced: bool) -> list[Diagnostic]:
+    """What the runtime does with pieces of SentencePiece that their tokenizer does not."""
+    problem = "the runtime puts a space before texts, which the tokenizer of this model does not"
+    return [] if spaced else [Diagnostic("llm-tokenizer", problem, hint="feed it token numbers where it matters")]
+
+
+def _spaced(document: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer.json for pieces of SentencePiece puts a space before texts."""
+    text = json.dumps([document.get("normalizer"), document.get("pre_tokenizer")])
+    return any(mark in text for mark in SPACED)
 
 
 def _no_document(data: Mapping[str, Any]) -> Diagnostic:

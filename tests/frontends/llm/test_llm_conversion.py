@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 from llm_cases import CONFIG, fed_to_mnn, llama_weights, write_folder, write_safetensors
 
-from mnnconvert.errors import ConversionError, UsageError
+from mnnconvert import llm_session
+from mnnconvert.errors import ConversionError, GateError, UsageError
 from mnnconvert.ir import CodedTensor, FileTensor
 from mnnconvert.llm import LlmOptions, convert_llm
 from mnnconvert.llm_session import LlmSession
@@ -159,6 +161,26 @@ def test_configurations_that_cannot_be_used_are_refused(tmp_path, changes):
     assert os.listdir(tmp_path) == ["source"]
 
 
+def test_a_conversion_is_proved_before_it_gets_its_name(tmp_path, source, monkeypatch):
+    assert convert_llm(source, tmp_path / "made", LlmOptions(quant_bit=32)).error < 1e-6
+    assert 1e-4 < convert_llm(source, tmp_path / "made", LlmOptions(quant_bit=8)).error < 0.05
+    assert convert_llm(source, tmp_path / "made", LlmOptions(quant_bit=32, verify="never")).error is None
+    monkeypatch.setattr("mnnconvert.llm.VERIFIED", 1000)
+    report = convert_llm(source, tmp_path / "made", LlmOptions(quant_bit=32))
+    assert report.error is None and [d.reference for d in report.diagnostics] == ["not-verified"]
+    assert convert_llm(source, tmp_path / "made", LlmOptions(quant_bit=32, verify="always")).error < 1e-6
+
+
+def test_a_folder_that_computes_something_else_gets_no_name(tmp_path, source, monkeypatch):
+    honest = llm_session.LlmSession.logits
+    monkeypatch.setattr(llm_session.LlmSession, "logits", lambda self, *a, **k: honest(self, *a, **k) + next(shift))
+    shift = iter((0, 0.01))
+    with pytest.raises(GateError) as caught:
+        convert_llm(source, tmp_path / "made", LlmOptions(quant_bit=32))
+    assert caught.value.diagnostics[0].reference == "verification-missed"
+    assert os.listdir(tmp_path) == []
+
+
 def test_what_is_no_folder_of_ours_is_not_replaced(tmp_path, source):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("years of work")
@@ -218,8 +240,9 @@ def test_a_conversion_that_is_running_is_left_alone(tmp_path, source):
 
 def test_one_weight_is_in_memory_at_a_time(tmp_path, large):
     code = (
-        "import resource, sys\nfrom mnnconvert.llm import convert_llm\nconvert_llm(*sys.argv[1:3])\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\nconvert_llm(*sys.argv[3:])\n"
+        "import resource, sys\nfrom mnnconvert.llm import LlmOptions, convert_llm\n"
+        "convert_llm(*sys.argv[1:3])\nbefore = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "convert_llm(*sys.argv[3:], LlmOptions(verify='never'))\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
     small = write_folder(tmp_path / "small")
@@ -235,3 +258,32 @@ def test_files_of_the_source_that_change_meanwhile_are_noticed(tmp_path):
     write_safetensors(tmp_path / "x", {"a": np.zeros((2, 2), np.float32)})
     with pytest.raises(ConversionError, match="was changed"):
         tensor.numpy()
+
+
+ODD = (None, 0, -1, 3.5, 1e300, "x", "", [], {}, [1], ["a"], {"a": 1}, True, 10**30)
+
+
+def changed_somewhere(value):
+    """A JSON value with something odd in a random place, or without what stands there."""
+    if isinstance(value, dict | list) and value and random.random() < 0.9:
+        key = random.choice(list(value) if isinstance(value, dict) else range(len(value)))
+        if random.random() < 0.3:
+            value.pop(key)
+        else:
+            value[key] = changed_somewhere(value[key])
+        return value
+    return json.loads(json.dumps(random.choice(ODD)))
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_damaged_descriptions_are_refused_or_read(tmp_path, name):
+    source = write_folder(tmp_path / "source")
+    scaling = {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}
+    text = json.dumps(json.loads((source / name).read_text()) | {"rope_scaling": scaling, "sliding_window": 5})
+    random.seed(0)
+    for _ in range(60):
+        (source / name).write_text(json.dumps(changed_somewhere(json.loads(text))))
+        try:
+            convert_llm(source, tmp_path / "made", LlmOptions(quant_bit=32, verify="never"))
+        except ConversionError as error:
+            assert error.diagnostics[0].reference in ("bad-checkpoint", "llm-unsupported")

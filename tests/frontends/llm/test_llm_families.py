@@ -1,5 +1,7 @@
 """Every family against transformers: tiny models with random weights, in our executor and in MNN's runtime."""
 
+import json
+
 import numpy as np
 import pytest
 from llm_cases import fed_to_mnn, write_tokenizer
@@ -120,3 +122,23 @@ def test_a_gguf_file_is_the_same_model_as_the_folder(tmp_path, arch):
     ids = [5, 9, 33, 7, 8, 12, 60, 2, 150, 3]
     one, other = (LlmSession(tmp_path / n, threads=1).logits(ids, rows=0) for n in sources.values())
     np.testing.assert_allclose(other, one, atol=1e-5)
+
+
+def test_the_text_part_of_a_larger_gemma_3_is_found(tmp_path):
+    from llm_cases import write_safetensors
+
+    kind, changes = CASES["gemma 3"]
+    model = random_model(kind, changes)
+    model.save_pretrained(tmp_path / "text")
+    write_tokenizer(tmp_path / "text", 200)
+    weights = {f"language_model.{n}": w.numpy() for n, w in model.state_dict().items() if n != "lm_head.weight"}
+    (tmp_path / "whole").mkdir()
+    config = {"model_type": "gemma3", "text_config": model.config.to_dict()}
+    (tmp_path / "whole/config.json").write_text(json.dumps(config, default=str))
+    write_safetensors(tmp_path / "whole/model.safetensors", weights | {"vision_tower.x": np.zeros(3, np.float32)})
+    write_tokenizer(tmp_path / "whole", 200)
+    found = []
+    for name in ("text", "whole"):
+        convert_llm(tmp_path / name, tmp_path / "made", LlmOptions(quant_bit=32))
+        found.append((tmp_path / "made/llm.mnn.weight").read_bytes())
+    assert found[0] == found[1]

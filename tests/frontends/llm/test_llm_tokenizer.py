@@ -42,14 +42,15 @@ def sentence_pieces():
     return pieces + [Piece(c, -100.0 - i) for i, c in enumerate("\u2581abcdefghijklmnopqrstuvwxyz")]
 
 
-def model_of(pieces):
+def model_of(pieces, spaced=True):
     """The protobuf of a tokenizer.model."""
     data = b""
     for text, score, kind in pieces:
         raw = text.encode()
         inner = b"\x0a" + bytes([len(raw)]) + raw + b"\x15" + struct.pack("<f", score) + b"\x18" + bytes([kind])
         data += b"\x0a" + bytes([len(inner)]) + inner
-    return data + b"\x12\x03\x18\x02\x50"  # a trainer's settings, which nobody reads
+    trainer = b"\x12\x03\x18\x02\x50"  # settings that nobody reads
+    return data + trainer + (b"" if spaced else b"\x1a\x02\x18\x00")
 
 
 def folder_with(folder, pieces):
@@ -64,7 +65,23 @@ def folder_with(folder, pieces):
 def test_pieces_of_a_model_are_read(tmp_path):
     pieces = sentence_pieces()
     (tmp_path / "tokenizer.model").write_bytes(model_of(pieces))
-    assert read_pieces(tmp_path / "tokenizer.model") == pieces
+    assert read_pieces(tmp_path / "tokenizer.model") == (pieces, True)
+    (tmp_path / "tokenizer.model").write_bytes(model_of(pieces, spaced=False))
+    assert read_pieces(tmp_path / "tokenizer.model") == (pieces, False)
+
+
+@pytest.mark.parametrize("source", ["json", "model"])
+def test_a_space_that_only_the_runtime_writes_is_told(tmp_path, source):
+    pieces = sentence_pieces()
+    folder = folder_with(tmp_path / "source", pieces)
+    if source == "json":
+        document = sentencepiece_document(pieces, [1], spaced=False)
+        (folder / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
+    else:
+        (folder / "tokenizer.model").write_bytes(model_of(pieces, spaced=False))
+    report = convert_llm(folder, tmp_path / "made")
+    assert [d.reference for d in report.diagnostics] == ["llm-tokenizer"]
+    assert encode(tmp_path / "made", "he")[0] == [1, pieces.index(("he", 0.0, NORMAL))]
 
 
 def test_damaged_models_are_refused_or_read(tmp_path):

@@ -16,6 +16,20 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], Decoder]] = {
 """By `model_type`."""
 
 
+MOST = {"num_hidden_layers": 1 << 12, "num_attention_heads": 1 << 12, "num_key_value_heads": 1 << 12,
+        "head_dim": 1 << 12, "hidden_size": 1 << 20, "intermediate_size": 1 << 22, "vocab_size": 1 << 24,
+        "sliding_window": 1 << 31, "max_position_embeddings": 1 << 31}  # fmt: skip
+"""Sizes that may be, by key; what says more is damaged."""
+
+
+def _check_sizes(config: Mapping[str, Any]) -> None:
+    """ValueError for a size that is no whole number, or none that could be."""
+    for name, most in MOST.items():
+        value = config.get(name)
+        if value is not None and (not isinstance(value, int) or not 0 < value <= most):
+            raise ValueError(f"{name} is {value!r}")
+
+
 def decoder_of(config: Mapping[str, Any]) -> Decoder:
     """The decoder that a configuration describes. Raises `llm-unsupported`, `bad-checkpoint`."""
     kind = config.get("model_type")
@@ -24,6 +38,7 @@ def decoder_of(config: Mapping[str, Any]) -> Decoder:
         raise ConversionError.of("llm-unsupported", f"models of type '{kind}' are not known here",
                                  hint=f"the types are {', '.join(FAMILIES)}")  # fmt: skip
     try:
+        _check_sizes(config)
         return family(config)
     except KeyError as error:
         raise ConversionError.of("bad-checkpoint", f"the configuration lacks {error}") from error

@@ -43,7 +43,9 @@ def turning(config: Config, size: int, base: float = 10000.0, settings: Config |
     if settings is None:
         settings = config.get("rope_parameters") or config.get("rope_scaling") or {}
     base = float(settings.get("rope_theta") or config.get("rope_theta") or base)
-    share = settings.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
+    share: Any = settings.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
+    if not 0 < share <= 1:
+        raise ValueError(f"{share} of each head is rotated")
     positions = int(config.get("max_position_embeddings") or 0)
     context = settings.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
     return rotary(int(size * share), base, {**settings, "original_max_position_embeddings": context}, positions)
