@@ -131,14 +131,13 @@ class _Walk:
 
     def _rewrite(self, graph: Graph) -> None:
         options = self.plan.options
-        names = ("convert_matmul_to_conv", "use_gelu_approximation")
 
         def look(graph: Graph, step: Pass, report: Report) -> None:
             if report.changes and self.found is None:
                 self._look(graph, f"pass {step.name}", report.changes)
 
         run_pipeline(graph, level=options.optimize_level, target=options.target, disabled=options.disable_pass,
-                     options={name: getattr(options, name) for name in names}, hook=look)  # fmt: skip
+                     options=options.passes, hook=look)  # fmt: skip
 
     def _look(self, graph: Graph, name: str, changes: int) -> None:
         """Run the graph as it is now; the first that misses is found."""

@@ -196,17 +196,15 @@ class Conversion:
 
     def _rewrite(self, graph: Graph) -> None:
         from mnnconvert.passes.pipeline import run_pipeline
-
-        self.progress("rewrite", 0.0)
         from mnnconvert.weights import blocks_of
 
-        names = ("convert_matmul_to_conv", "use_gelu_approximation", "transformer_fuse")
+        self.progress("rewrite", 0.0)
         self.report.passes = run_pipeline(
             graph,
             level=self.options.optimize_level,
             target=self.options.target,
             disabled=self.options.disable_pass,
-            options={n: getattr(self.options, n) for n in names} | {"block": blocks_of(self.recipe)},
+            options=self.options.passes | {"block": blocks_of(self.recipe)},
             hook=self._after_pass if self.options.dump_pass or self.options.debug else None,
         )
         self.report.nodes_after = sum(len(g.nodes) for g in graph.graphs())

@@ -123,6 +123,12 @@ class ConversionOptions:
         texts = {"prototxt": self.prototxt, "signature": self.signature}
         return {name: text for name, text in texts.items() if text}
 
+    @property
+    def passes(self) -> dict[str, bool]:
+        """The options of passes, by the names that `run_pipeline` knows."""
+        names = ("convert_matmul_to_conv", "use_gelu_approximation", "transformer_fuse")
+        return {name: getattr(self, name) for name in names}
+
     def given(self, name: str) -> bool:
         """Whether field `name` differs from its default."""
         return getattr(self, name) != _DEFAULTS[name]
