@@ -14,7 +14,6 @@ from mnnconvert.frontends.tensorflow.node import TfNode
 from mnnconvert.frontends.tensorflow.registry import tf_op
 from mnnconvert.ir import Builder, Value
 from mnnconvert.ops.matmul import MatMul
-from mnnconvert.ops.padding import Padding
 
 LONGEST = 4096  # of an axis that is transformed by a matrix
 LIMITS = f"a known length of at most {LONGEST}"
@@ -101,14 +100,13 @@ def angle(b: Builder, n: TfNode) -> Value:
 
 
 def _fitted(b: Builder, n: TfNode, x: Value, length: int) -> Value:
-    """The last axis cut, or filled with zeros, to a length."""
+    """The last axis cut to a length."""
     size = x.shape[-1] if x.shape else None
     if not isinstance(size, int) or not 1 <= length <= LONGEST:
         raise n.refuse(f"{n.op} needs {LIMITS}", hint=FIX_SIZES)
-    rank = known_rank(n, x)
-    if size > length:
-        return sliced(b, x, rank - 1, 0, length)
-    return b.add(Padding(), x, b.ints([0] * (2 * rank - 1) + [length - size])) if size < length else x
+    if size < length:
+        raise n.refuse(f"{n.op} of {length} takes at least as many numbers, not {size}", reference=n.broken)
+    return sliced(b, x, known_rank(n, x) - 1, 0, length) if size > length else x
 
 
 def _angles(length: int, rows: int, columns: int) -> np.ndarray:
