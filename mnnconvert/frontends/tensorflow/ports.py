@@ -56,6 +56,25 @@ def reachable(graph: SourceGraph, roots: list[str]) -> set[str]:
     return seen
 
 
+def in_order(graph: SourceGraph, roots: list[str]) -> list[SourceNode]:
+    """The nodes that these nodes depend on by data, each after its operands (where there is no loop)."""
+    found: dict[str, SourceNode] = {}
+    seen: set[str] = set()
+    stack = list(reversed(roots))
+    while stack:
+        name = stack[-1]
+        node = graph.nodes.get(name)
+        if node is None or name in found:
+            stack.pop()
+        elif name in seen:
+            found[name] = node
+            stack.pop()
+        else:
+            seen.add(name)
+            stack += [place(i)[0] for i in reversed(node.operands) if place(i)[0] not in seen]
+    return list(found.values())
+
+
 def result_count(node: SourceNode) -> int:
     """How many results a node has."""
     from mnnconvert.frontends.tensorflow import rules  # noqa: F401  (registers the rules)
