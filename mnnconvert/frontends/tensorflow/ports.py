@@ -93,10 +93,23 @@ def result_count(node: SourceNode) -> int:
     return max(1, len(rule.results)) if rule is not None else 1
 
 
+def is_pivot(graph: SourceGraph, node: SourceNode) -> bool:
+    """Whether a node only says that a branch runs: a Switch of a predicate by itself, or what passes it on."""
+    for _ in range(len(graph.nodes)):
+        if node.op not in PASSING:
+            return node.op in ("Switch", "RefSwitch") and len(set(node.operands)) == 1
+        found = graph.nodes.get(place(node.operands[0])[0]) if node.operands else None
+        if found is None:
+            return False
+        node = found
+    return False
+
+
 def ports(graph: SourceGraph) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
     """Inputs: the placeholders that outputs depend on. Outputs: what nobody reads."""
     read = {place(i)[0] for node in graph.nodes.values() for i in node.operands}
-    ends = [node for node in graph.nodes.values() if node.name not in read and node.op not in SILENT]
+    unread = [node for node in graph.nodes.values() if node.name not in read and node.op not in SILENT]
+    ends = [node for node in unread if not is_pivot(graph, node)]
     if not ends:
         raise bad("nothing is computed in it")
     outputs = [
