@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mnnconvert.frontends.common import slices
 from mnnconvert.frontends.common.channels_last import batch_to_space, space_to_batch
 from mnnconvert.frontends.common.compose import calc, cast, chain, choose
 from mnnconvert.frontends.common.moves import permuted, reshaped, sliced
@@ -112,7 +113,8 @@ def strided_slice(b: Builder, n: TfNode) -> Value:
     begin, end, ellipsis, new, shrink = (
         n.int_attr(f"{name}_mask") for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
     )
-    return b.add(StridedSlice(begin, end, ellipsis, new, shrink, 0), n.input(0), n.input(1), n.input(2), n.input(3))
+    vectors = [n.input(i) for i in (1, 2, 3)]
+    return slices.strided_slice(b, n.input(0), vectors, (begin, end, ellipsis, new, shrink))
 
 
 def _amounts(b: Builder, n: TfNode) -> Value:

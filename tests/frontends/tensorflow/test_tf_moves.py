@@ -57,11 +57,14 @@ def test_slice():
     [
         lambda x: x[1], lambda x: x[:, 1:], lambda x: x[..., -1], lambda x: x[:, ::-1], lambda x: x[:, tf.newaxis, 2],
         lambda x: x[::2, ..., 1:3], lambda x: x[-1:, :, ::-2], lambda x: x[..., tf.newaxis], lambda x: x[0, 1, 2],
+        lambda x: x[tf.newaxis, ..., tf.newaxis, 1], lambda x: x[..., tf.newaxis, 1:, tf.newaxis],
+        lambda x: x[0, tf.newaxis, ..., tf.newaxis], lambda x: x[tf.newaxis],
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("open_", [[], [0]])
-def test_strided_slice(cut, open_):
-    check(lambda x: cut(tf.ensure_shape(x, [None] * 3)), X, open_=open_)
+@pytest.mark.mnn
+def test_strided_slice(cut, open_, tmp_path):
+    check(lambda x: cut(tf.ensure_shape(x, [None] * 3)), X, open_=open_, peer=tmp_path)
 
 
 @pytest.mark.parametrize("k", [4, 7, 0])
