@@ -24,7 +24,8 @@ def strided_slice(b: Builder, x: Value, vectors: Sequence[Value], masks: Masks) 
     new &= ~ellipsis
     kept = [i for i in range(count) if not new >> i & 1]
     picked = [v if len(kept) == count else b.add(GatherV2(), v, b.ints(kept), b.ints(0)) for v in vectors]
-    op = StridedSlice(*(_packed(mask, kept) for mask in (begin, end, ellipsis)), 0, _packed(shrink, kept), 0)
+    begin_left, end_left, ellipsis_left, shrink_left = (_packed(m, kept) for m in (begin, end, ellipsis, shrink))
+    op = StridedSlice(begin_left, end_left, ellipsis_left, 0, shrink_left, 0)
     y = b.add(op, x, *picked) if any(not ellipsis >> i & 1 for i in kept) else x
     return unsqueezed(b, y, *_new_axes(count, len(kept), x.rank or 0, (ellipsis, new, shrink)))
 
