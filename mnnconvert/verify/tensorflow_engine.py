@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mnnconvert.errors import ConversionError
 from mnnconvert.verify.engines import Feeds, Outputs, TensorInfo
+
+if TYPE_CHECKING:
+    from mnnconvert.verify.layers import SourceLayer
 
 
 class TensorFlowEngine:
@@ -55,6 +59,31 @@ class TensorFlowEngine:
                 file=self.path,
                 hint="Check that the source model runs by itself; --inputs gives it inputs that it accepts.",
             ) from problem
+
+    def layers(self) -> Sequence[SourceLayer]:
+        """See `IntermediateEngine`: the nodes of the main graph that the outputs depend on."""
+        from mnnconvert.frontends.tensorflow.ports import in_order, place
+        from mnnconvert.verify.layers import SourceLayer
+
+        source = self._model.freeze()
+        fed = {place(reference)[0]: name for name, reference in source.inputs}
+
+        def name_of(reference: str) -> str:
+            name, port = place(reference)
+            return fed.get(name, name if port in ("", "0") else f"{name}:{port}")
+
+        nodes = in_order(source.graph, [place(reference)[0] for _, reference in source.outputs])
+        return [
+            SourceLayer(n.name, n.op, tuple(map(name_of, n.operands)), (n.name,))
+            for n in nodes if n.op != "Const" and n.name not in fed
+        ]  # fmt: skip
+
+    def run_values(self, feeds: Feeds, names: Sequence[str]) -> Outputs:
+        """See `IntermediateEngine`."""
+        results = {name: array for name, array in self.run(feeds).items() if name in names}
+        results |= {name: np.asarray(feeds[name]) for name in names if name in feeds}
+        inside = [name for name in names if name not in results]
+        return results | self._model.values({info.name: np.asarray(feeds[info.name]) for info in self.inputs}, inside)
 
 
 def _size(name: str, axis: int, size: int | None) -> int | str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mnnconvert.frontends.common.channels_last import Ints
-from mnnconvert.frontends.common.compose import reshape
+from mnnconvert.frontends.common.compose import apply, calc, reshape, single
 from mnnconvert.frontends.common.nodes import FIX_SIZES
 from mnnconvert.frontends.tensorflow.compose import (
     dims_of,
@@ -20,9 +22,13 @@ from mnnconvert.frontends.tensorflow.registry import tf_op
 from mnnconvert.frontends.tensorflow.wire import BAD
 from mnnconvert.ir import Builder, Dim, Value
 from mnnconvert.ir.types import add, mul
+from mnnconvert.ops.activation import ELU, ReLU, ReLU6
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.convolution3d import Convolution3D, ConvTranspose3D
 from mnnconvert.ops.deconvolution import Deconvolution
+from mnnconvert.ops.matmul import MatMul
+
+FUSED = "biases, batch norms and usual activations fused into it"
 
 
 def _steps(n: TfNode, rank: int = 4) -> tuple[Ints, Ints]:
@@ -153,3 +159,52 @@ def conv_3d_transposed(b: Builder, n: TfNode) -> Value:
     begin, end, extra = _crops(n, (x.shape or ())[2:], tuple(kernel), strides, dilations)
     op = ConvTranspose3D(strides, (1, 1, 1), (*begin, *end), 1, "", "CAFFE", extra)
     return from_planes(b, n, b.add(op, x, w, no_bias(b, outputs)))
+
+
+@tf_op("_FusedConv2D", "_FusedDepthwiseConv2dNative", limits=FUSED)
+def fused_convolution(b: Builder, n: TfNode) -> Value:
+    """A convolution with what optimizers of graphs have put into it."""
+    rule = conv_2d if n.op == "_FusedConv2D" else depthwise_conv_2d
+    return _fused(b, n, rule(b, n))
+
+
+@tf_op("_FusedMatMul", limits=FUSED)
+def fused_matmul(b: Builder, n: TfNode) -> Value:
+    op = MatMul(n.flag("transpose_a"), n.flag("transpose_b"))
+    return _fused(b, n, b.add(op, n.input(0), n.input(1)))
+
+
+ACTIVATIONS: dict[str, Callable[[Builder, TfNode, Value], Value]] = {
+    "Relu": lambda b, n, y: b.add(ReLU(), y),
+    "Relu6": lambda b, n, y: b.add(ReLU6(), y),
+    "Elu": lambda b, n, y: b.add(ELU(1.0), y),
+    "LeakyRelu": lambda b, n, y: b.add(ReLU(single(n.float_attr("leakyrelu_alpha", 0.2))), y),
+    "Tanh": lambda b, n, y: apply(b, "TANH", y),
+    "Sigmoid": lambda b, n, y: apply(b, "SIGMOID", y),
+    "GeluApproximate": lambda b, n, y: apply(b, "GELU", y),
+    "GeluExact": lambda b, n, y: apply(b, "GELU_STANDARD", y),
+}
+
+
+def _fused(b: Builder, n: TfNode, y: Value) -> Value:
+    """What the attribute fused_ops names, one after the other; operands from the third on belong to it."""
+    place = 2
+    for name in (op.decode() for op in n.attr("fused_ops", None) or []):
+        if name == "BiasAdd":
+            y, place = calc(b, "ADD", y, _channelled(b, n, n.input(place))), place + 1
+        elif name == "FusedBatchNorm":
+            scale, offset, mean, variance = (n.input(place + i) for i in range(4))
+            factor = calc(b, "MUL", scale, apply(b, "RSQRT", calc(b, "ADD", variance, n.float_attr("epsilon", 1e-4))))
+            moved = calc(b, "SUB", offset, calc(b, "MUL", mean, factor))
+            y = calc(b, "ADD", calc(b, "MUL", y, _channelled(b, n, factor)), _channelled(b, n, moved))
+            place += 4
+        elif name in ACTIVATIONS:
+            y = ACTIVATIONS[name](b, n, y)
+        else:
+            raise n.refuse(f"{n.op} with {name} fused into it is not supported")
+    return y
+
+
+def _channelled(b: Builder, n: TfNode, v: Value) -> Value:
+    """A vector over the channels in the data_format of the node."""
+    return reshape(b, v, (-1, 1, 1)) if n.op != "_FusedMatMul" and has_channels_first(n) else v

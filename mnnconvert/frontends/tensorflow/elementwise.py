@@ -27,6 +27,7 @@ from mnnconvert.frontends.tensorflow.compose import has_channels_first
 from mnnconvert.frontends.tensorflow.model import STORED
 from mnnconvert.frontends.tensorflow.node import TfNode
 from mnnconvert.frontends.tensorflow.registry import tf_op
+from mnnconvert.frontends.tensorflow.signal import is_complex, product
 from mnnconvert.frontends.tensorflow.types import TYPES
 from mnnconvert.ir import F32, I8, I32, U8, Builder, Value
 from mnnconvert.ir.types import merge
@@ -135,8 +136,10 @@ def selu(b: Builder, n: TfNode) -> Value:
 
 
 @tf_op(*BINARY)
-def arithmetic(b: Builder, n: TfNode) -> Value:
+def arithmetic(b: Builder, n: TfNode) -> Any:
     """Broadcasting arithmetic. Integer division truncates; narrow integers are computed in int32 and wrap."""
+    if n.op == "Mul" and is_complex(n):
+        return product(b, n)
     x, y = n.input(0), n.input(1)
     result = calc(b, BINARY[n.op], widened(b, x), widened(b, y))
     return narrowed(b, result, x.dtype, n.type())

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,12 +18,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from mnnconvert.errors import ConversionError, UsageError, unreadable
-from mnnconvert.frontends.tensorflow.model import SourceModel, load_frozen, parse
+from mnnconvert.frontends.tensorflow.model import SourceModel, load_frozen, parse, read_node
 
 KERAS = (".keras", ".h5", ".hdf5")
 HINT = "pip install 'mnnconvert[tf]'"
 DEFAULT_SIGNATURE = "serving_default"
 INTERNAL = "__saved_model"  # how the names of signatures begin that are not for users
+NO_NUMBERS = ("string", "resource", "variant")
 FIRST_MESSAGE = 400  # characters that are shown of what TensorFlow says
 Shape = tuple[int | None, ...] | None
 
@@ -49,6 +50,10 @@ class Opened(Protocol):
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]: ...
 
     def freeze(self) -> SourceModel: ...
+
+    def values(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
+        """The results of nodes by `name` or `name:port`; those that cannot be had are left out."""
+        ...
 
 
 def require_tensorflow(what: str) -> Any:
@@ -149,7 +154,7 @@ def _errors(tf: Any) -> tuple[type[Exception], ...]:
 
 
 def _port(name: str, tensor: Any) -> Port:
-    if tensor.dtype.name in ("string", "resource", "variant"):
+    if tensor.dtype.name in NO_NUMBERS:
         raise ConversionError.of("unsupported-type", f"'{name}' is a tensor of {tensor.dtype.name}, not of numbers")
     shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
     return Port(name, np.dtype(tensor.dtype.base_dtype.as_numpy_dtype), shape)
@@ -166,8 +171,34 @@ class _Graph:
         self.outputs = [_port(name, tensor) for name, tensor in outputs.items()]
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        results = self.session.run(self.fetched, {tensor: feeds[name] for name, tensor in self.fed.items()})
+        return self._fetch(self.fetched, feeds)
+
+    def _fetch(self, wanted: Mapping[str, Any], feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        results = self.session.run(dict(wanted), {tensor: feeds[name] for name, tensor in self.fed.items()})
         return {name: np.asarray(array) for name, array in results.items()}
+
+    def values(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
+        """See `Opened`. What lies in loops cannot be fetched, nor what a branch that was not taken would make."""
+        tf = require_tensorflow("running the source model")
+        graph, wanted = self.session.graph, {}
+        for name in names:
+            try:
+                tensor = graph.get_tensor_by_name(name if ":" in name else f"{name}:0")
+            except (KeyError, ValueError):
+                continue
+            if graph.is_fetchable(tensor.op) and tensor.dtype.name not in NO_NUMBERS:
+                wanted[name] = tensor
+        try:
+            return self._fetch(wanted, feeds)
+        except tf.errors.OpError:
+            return self._one_by_one(tf, wanted, feeds)
+
+    def _one_by_one(self, tf: Any, wanted: Mapping[str, Any], feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {}
+        for name, tensor in wanted.items():
+            with suppress(tf.errors.OpError):
+                found |= self._fetch({name: tensor}, feeds)
+        return found
 
 
 def _session(tf: Any, graph: Any, threads: int) -> Any:
@@ -183,22 +214,27 @@ class FrozenGraph(_Graph):
     def __init__(self, path: Path, threads: int):
         tf = require_tensorflow("running the source model")
         source = load_frozen(path)
-        graph = tf.Graph()
         definition = tf.compat.v1.GraphDef()
         definition.ParseFromString(path.read_bytes())
-        try:
-            with graph.as_default():
-                tf.import_graph_def(definition, name="")
-        except _errors(tf) as problem:
-            raise _failed(path, "open", problem) from problem
-        ports = [
-            {name: graph.get_tensor_by_name(ref if ":" in ref else f"{ref}:0") for name, ref in group}
-            for group in (source.inputs, source.outputs)
-        ]
-        super().__init__(path, _session(tf, graph, threads), *ports)
+        super().__init__(path, *_imported(tf, path, definition, source, threads))
 
     def freeze(self) -> SourceModel:
         return load_frozen(self.path)
+
+
+def _imported(tf: Any, path: Path, definition: Any, source: SourceModel, threads: int) -> tuple[Any, Any, Any]:
+    """A session of a frozen graph, and its inputs and outputs."""
+    graph = tf.Graph()
+    try:
+        with graph.as_default():
+            tf.import_graph_def(definition, name="")
+    except _errors(tf) as problem:
+        raise _failed(path, "open", problem) from problem
+    inputs, outputs = (
+        {name: graph.get_tensor_by_name(ref if ":" in ref else f"{ref}:0") for name, ref in group}
+        for group in (source.inputs, source.outputs)
+    )
+    return _session(tf, graph, threads), inputs, outputs
 
 
 class SavedModel(_Graph):
@@ -235,9 +271,12 @@ class SavedModel(_Graph):
 
 
 def _parsed(definition: Any, path: Path, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> SourceModel:
-    """A GraphDef as records; inputs that no output depends on are left out."""
+    """A GraphDef as records; inputs that freezing left out, as nothing depends on them, are put back."""
     graph, functions = parse(memoryview(definition.SerializeToString()), path.stem)
-    fed = tuple((name, tensor.op.name) for name, tensor in inputs.items() if tensor.op.name in graph.nodes)
+    for tensor in inputs.values():
+        if tensor.op.name not in graph.nodes:
+            graph.nodes[tensor.op.name] = read_node(memoryview(tensor.op.node_def.SerializeToString()))
+    fed = tuple((name, tensor.op.name) for name, tensor in inputs.items())
     return SourceModel(graph, functions, fed, tuple((name, tensor.name) for name, tensor in outputs.items()))
 
 
@@ -305,15 +344,29 @@ class KerasModel:
         return {port.name: np.asarray(array) for port, array in zip(self.outputs, results, strict=True)}
 
     def freeze(self) -> SourceModel:
-        from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
-
-        try:
-            frozen = convert_variables_to_constants_v2(self.function, lower_control_flow=False)
-        except _errors(self._tensorflow) as problem:
-            raise _failed(self.path, "freeze", problem) from problem
+        frozen = self._frozen
         fed = dict(zip([p.name for p in self.inputs], frozen.inputs, strict=True))
         fetched = dict(zip([p.name for p in self.outputs], frozen.outputs, strict=True))
         return _parsed(frozen.graph.as_graph_def(), self.path, fed, fetched)
+
+    def values(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
+        """See `Opened`."""
+        return self._graph.values(feeds, names)
+
+    @cached_property
+    def _frozen(self) -> Any:
+        from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+        try:
+            return convert_variables_to_constants_v2(self.function, lower_control_flow=False)
+        except _errors(self._tensorflow) as problem:
+            raise _failed(self.path, "freeze", problem) from problem
+
+    @cached_property
+    def _graph(self) -> _Graph:
+        """The frozen form in a session, which tells the values inside."""
+        definition = self._frozen.graph.as_graph_def()
+        return _Graph(self.path, *_imported(self._tensorflow, self.path, definition, self.freeze(), 1))
 
 
 def _unique(names: Sequence[str]) -> list[str]:

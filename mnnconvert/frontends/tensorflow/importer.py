@@ -14,6 +14,7 @@ from mnnconvert.frontends.tensorflow.model import SourceGraph, SourceModel, Sour
 from mnnconvert.frontends.tensorflow.node import TfNode
 from mnnconvert.frontends.tensorflow.ports import DEFAULTED, default_of, place, reachable
 from mnnconvert.frontends.tensorflow.registry import RULES, Rule
+from mnnconvert.frontends.tensorflow.signal import LINEAR, Pair, by_parts, is_complex
 from mnnconvert.frontends.tensorflow.types import note_type, port_type
 from mnnconvert.frontends.tensorflow.wire import BAD
 from mnnconvert.ir import ArrayTensor, Builder, Graph, LazyTensor, Shape, Value
@@ -258,6 +259,8 @@ class Scope:
         if rule is None:
             raise ConversionError([_unsupported(node.op, [n.name])])
         try:
+            if rule.op in LINEAR and is_complex(n):
+                return by_parts(rule.function, self.builder, n)
             return rule.function(self.builder, n)
         except (ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
             raise n.refuse(
@@ -271,6 +274,9 @@ class Scope:
         self.constants[node.name] = tensor
         if tensor.type == "string":
             return Text(node.name)
+        if tensor.type.startswith("complex"):
+            parts = tensor.array().real, tensor.array().imag
+            return Pair(*(self.builder.floats(p) for p in parts))
         return self.builder.constant(to_graph_type(ArrayTensor(tensor.array()), node.name), self.path(node.name))
 
     def _bind(self, node: SourceNode, results: Sequence[Any], before: int) -> None:

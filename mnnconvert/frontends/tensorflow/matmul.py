@@ -8,6 +8,7 @@ from mnnconvert.frontends.tensorflow.node import TfNode
 from mnnconvert.frontends.tensorflow.registry import tf_op
 from mnnconvert.ir import F32, Builder, Value
 from mnnconvert.ops.matmul import MatMul
+from mnnconvert.ops.search import Det
 
 SWAPS = {"MatMul": ("transpose_a", "transpose_b")}
 
@@ -28,3 +29,8 @@ def matmul(b: Builder, n: TfNode) -> Value:
 @tf_op("Einsum", limits="operands of known rank; the size of a diagonal must be known")
 def einsum(b: Builder, n: TfNode) -> Value:
     return products.einsum(b, n, n.text("equation"), n.inputs)
+
+
+@tf_op("MatrixDeterminant")
+def determinant(b: Builder, n: TfNode) -> Value:
+    return b.add(Det(), n.input(0))

@@ -195,7 +195,7 @@ class SourceModel:
     outputs: tuple[tuple[str, str], ...]
 
 
-def _node(view: memoryview) -> SourceNode:
+def read_node(view: memoryview) -> SourceNode:
     proto = Message(view)
     return SourceNode(proto.text(1), proto.text(2), tuple(proto.texts(3)), _attributes(proto.views(5)))
 
@@ -203,7 +203,7 @@ def _node(view: memoryview) -> SourceNode:
 def _nodes(views: Sequence[memoryview]) -> dict[str, SourceNode]:
     nodes: dict[str, SourceNode] = {}
     for view in views:
-        node = _node(view)
+        node = read_node(view)
         if node.name in nodes:
             raise bad(f"two nodes are called '{node.name}'")
         nodes[node.name] = node

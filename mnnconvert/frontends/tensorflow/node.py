@@ -58,7 +58,10 @@ class TfNode:
 
     def tensor(self, found: Any) -> Value:
         if not isinstance(found, Value):
-            raise self.refuse(f"{self.op} reads a list of tensors as a tensor", reference="unsupported-type")
+            raise self.refuse(
+                f"{self.op} on lists of tensors, complex numbers or strings is not supported",
+                reference="unsupported-type",
+            )
         return found
 
     @property

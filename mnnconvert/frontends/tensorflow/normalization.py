@@ -86,3 +86,12 @@ def local_response_normalization(b: Builder, n: TfNode) -> Value:
     alpha, beta, bias = n.float_attr("alpha", 1.0), n.float_attr("beta", 0.5), n.float_attr("bias", 1.0)
     x = channels_first(b, n, n.input(0))
     return channels_last(b, b.add(LRN(size, alpha * size, beta, bias), x))
+
+
+@tf_op("AdjustContrastv2")
+def adjust_contrast(b: Builder, n: TfNode) -> Value:
+    """The distance of each pixel of [..., H, W, C] from the mean of its channel, scaled."""
+    x = n.input(0)
+    rank = known_rank(n, x)
+    mean = along(b, "MEAN", x, (rank - 3, rank - 2))
+    return calc(b, "ADD", calc(b, "MUL", calc(b, "SUB", x, mean), n.input(1)), mean)

@@ -56,6 +56,25 @@ def reachable(graph: SourceGraph, roots: list[str]) -> set[str]:
     return seen
 
 
+def in_order(graph: SourceGraph, roots: list[str]) -> list[SourceNode]:
+    """The nodes that these nodes depend on by data, each after its operands (where there is no loop)."""
+    found: dict[str, SourceNode] = {}
+    seen: set[str] = set()
+    stack = list(reversed(roots))
+    while stack:
+        name = stack[-1]
+        node = graph.nodes.get(name)
+        if node is None or name in found:
+            stack.pop()
+        elif name in seen:
+            found[name] = node
+            stack.pop()
+        else:
+            seen.add(name)
+            stack += [place(i)[0] for i in reversed(node.operands) if place(i)[0] not in seen]
+    return list(found.values())
+
+
 def result_count(node: SourceNode) -> int:
     """How many results a node has."""
     from mnnconvert.frontends.tensorflow import rules  # noqa: F401  (registers the rules)
@@ -74,10 +93,23 @@ def result_count(node: SourceNode) -> int:
     return max(1, len(rule.results)) if rule is not None else 1
 
 
+def is_pivot(graph: SourceGraph, node: SourceNode) -> bool:
+    """Whether a node only says that a branch runs: a Switch of a predicate by itself, or what passes it on."""
+    for _ in range(len(graph.nodes)):
+        if node.op not in PASSING:
+            return node.op in ("Switch", "RefSwitch") and len(set(node.operands)) == 1
+        found = graph.nodes.get(place(node.operands[0])[0]) if node.operands else None
+        if found is None:
+            return False
+        node = found
+    return False
+
+
 def ports(graph: SourceGraph) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
     """Inputs: the placeholders that outputs depend on. Outputs: what nobody reads."""
     read = {place(i)[0] for node in graph.nodes.values() for i in node.operands}
-    ends = [node for node in graph.nodes.values() if node.name not in read and node.op not in SILENT]
+    unread = [node for node in graph.nodes.values() if node.name not in read and node.op not in SILENT]
+    ends = [node for node in unread if not is_pivot(graph, node)]
     if not ends:
         raise bad("nothing is computed in it")
     outputs = [

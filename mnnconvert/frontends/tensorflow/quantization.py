@@ -9,7 +9,7 @@ from mnnconvert.frontends.common.moves import clip
 from mnnconvert.frontends.common.narrow import rounded
 from mnnconvert.frontends.tensorflow.node import TfNode
 from mnnconvert.frontends.tensorflow.registry import tf_op
-from mnnconvert.ir import F32, Builder, Value
+from mnnconvert.ir import F32, I8, U8, Builder, Value
 
 KNOWN_RANGE = "the range must be known"
 LIMITS = {"qint8": (-128, 127), "quint8": (0, 255)}
@@ -87,3 +87,28 @@ def dequantize(b: Builder, n: TfNode) -> Value:
     low, high = (float(n.required_constant(i, "the range").reshape(-1)[0]) for i in (1, 2))
     scale, zero = _codes(n, n.type(), low, high)
     return calc(b, "MUL", calc(b, "SUB", cast(b, n.input(0), F32), single(zero)), single(scale))
+
+
+@tf_op("QuantizeV2", results=("output", "output_min", "output_max"), gives="T float32 float32",
+       limits="qint8 and quint8, one range that is known, modes SCALED and MIN_FIRST")  # fmt: skip
+def quantize(b: Builder, n: TfNode) -> tuple[Value, Value, Value]:
+    """Codes of numbers in a range, which is widened to what they can say."""
+    low, high = (float(n.required_constant(i, "the range").reshape(-1)[0]) for i in (1, 2))
+    mode, kind = n.text("mode", "MIN_COMBINED"), n.type()
+    if mode not in ("SCALED", "MIN_FIRST"):
+        raise n.refuse(f"{n.op} with the mode {mode} is not supported")
+    low, high = (
+        min(low, 0.0),
+        max(high, low + max(1.0, abs(low), abs(high)) * n.float_attr("ensure_minimum_range", 0.01)),
+    )
+    scale, zero = _codes(n, kind, low, high)
+    least, most = LIMITS[kind]
+    x = calc(b, "MUL", n.input(0), single(1 / scale))
+    if mode == "SCALED":
+        half_up = n.text("round_mode", "HALF_AWAY_FROM_ZERO") != "HALF_TO_EVEN"
+        codes = apply(b, "ROUND", x) if half_up else rounded(b, x)
+        low, high = scale * (least + (n.flag("narrow_range") if least else 0)), scale * most
+    else:
+        codes = calc(b, "ADD", apply(b, "ROUND", x), single(zero))
+    kept = cast(b, clip(b, codes, float(least), float(most)), I8 if least else U8)
+    return kept, b.floats(low), b.floats(high)

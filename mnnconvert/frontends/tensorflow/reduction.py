@@ -28,7 +28,7 @@ def reduce(b: Builder, n: TfNode) -> Value:
     if n.constant(1) is None:
         y = b.add(Reduction(operation, None, keep), x, n.input(1))
     else:
-        axes = sorted({axis_of(n, a, known_rank(n, x)) for a in n.ints(1, "the axes")})
+        axes = sorted({a if x.rank is None else axis_of(n, a, x.rank) for a in n.ints(1, "the axes")})
         if axes == [1, 2] and x.rank == 4 and x.dtype == F32 and operation in POOLS:
             return _over_planes(b, n, x, POOLS[operation], keep)
         y = b.add(Reduction(operation, tuple(axes), keep), x) if axes else x

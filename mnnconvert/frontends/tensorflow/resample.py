@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from mnnconvert.frontends.common.channels_last import channels_first, channels_last, resized_bilinear, resized_nearest
@@ -55,12 +57,31 @@ def cubic_weights(size: int, out: int, corners: bool, half: bool) -> np.ndarray:
     return weights / weights.sum(1, keepdims=True) if half else weights
 
 
+def area_weights(size: int, out: int) -> np.ndarray:
+    """What each of `out` rows takes of `size` rows, [out, size]: the parts of them that it covers."""
+    edges = np.arange(out + 1) * size / out
+    low, high = edges[:-1, None], edges[1:, None]
+    rows = np.arange(size)[None]
+    return np.clip(np.minimum(high, rows + 1) - np.maximum(low, rows), 0, None) * out / size
+
+
+@tf_op("ResizeArea", gives="float32", limits="sizes must be known; no aligned corners")
+def resize_area(b: Builder, n: TfNode) -> Value:
+    if n.flag("align_corners"):
+        raise n.refuse(f"{n.op} with aligned corners is not supported")
+    return _by_weights(b, n, area_weights)
+
+
 @tf_op("ResizeBicubic", gives="float32", limits="sizes must be known")
 def resize_bicubic(b: Builder, n: TfNode) -> Value:
+    return _by_weights(b, n, lambda size, out: cubic_weights(size, out, *_flags(n)))
+
+
+def _by_weights(b: Builder, n: TfNode, weights: Callable[[int, int], np.ndarray]) -> Value:
     """Rows, then columns, as products with the matrices of their weights."""
     x, outs = cast(b, n.input(0), F32), n.ints(1, "the sizes")
     height, width, _ = known_sizes(n, x)
     limited(n, max(outs), max(height, width))
-    rows, columns = (cubic_weights(size, out, *_flags(n)) for size, out in zip((height, width), outs, strict=True))
+    rows, columns = (weights(size, out) for size, out in zip((height, width), outs, strict=True))
     y = b.add(MatMul(), b.floats(rows), channels_first(b, n, x))
     return channels_last(b, b.add(MatMul(), y, b.floats(columns.T)))

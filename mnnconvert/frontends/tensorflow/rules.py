@@ -16,6 +16,7 @@ FAMILIES = (
     "generators",
     "quantization",
     "recurrent",
+    "signal",
     "lists",
     "control",
     "frames",

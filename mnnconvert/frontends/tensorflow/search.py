@@ -6,19 +6,23 @@ import numpy as np
 
 from mnnconvert.frontends.common.channels_last import batched_gather, channels_first, channels_last
 from mnnconvert.frontends.common.compose import calc, cast, choose, reshape
-from mnnconvert.frontends.common.moves import reduced, sliced, squeezed, unsqueezed
-from mnnconvert.frontends.common.nodes import known_rank, known_sizes
+from mnnconvert.frontends.common.moves import clip, reduced, sliced, squeezed, unsqueezed
+from mnnconvert.frontends.common.nodes import FIX_SIZES, known_rank, known_sizes
 from mnnconvert.frontends.common.places import filled_suppression
 from mnnconvert.frontends.common.run_time import scalar
 from mnnconvert.frontends.common.search import by_occurrence
 from mnnconvert.frontends.tensorflow.node import TfNode
 from mnnconvert.frontends.tensorflow.registry import tf_op
 from mnnconvert.ir import F32, I32, Builder, Value
-from mnnconvert.ops.arrange import Concat
+from mnnconvert.ops.arrange import Concat, Pack
 from mnnconvert.ops.gather import GatherV2
+from mnnconvert.ops.padding import Padding
 from mnnconvert.ops.search import NonMaxSuppressionV2, TopKV2, Unique, Where
 from mnnconvert.ops.slicing import SliceTf
 from mnnconvert.ops.vision import GridSample
+
+MOST_CLASSES = 512  # times images, of one suppression
+ABSENT = float(np.finfo(np.float32).min)  # the score of a box that is not there
 
 
 @tf_op("TopK", "TopKV2", results=("values", "indices"), gives="T int32")
@@ -99,6 +103,60 @@ def soft_suppression(b: Builder, n: TfNode) -> tuple[Value, Value, Value]:
         return indices, scores, count
     first = [b.add(SliceTf(), x, b.ints([0]), reshape(b, count, (1,))) for x in (indices, scores)]
     return first[0], first[1], count
+
+
+@tf_op("LowerBound", "UpperBound", gives="out_type")
+def bound(b: Builder, n: TfNode) -> Value:
+    """How many numbers of a sorted row are below (not above) each of the values of that row."""
+    rows, values = unsqueezed(b, n.input(0), 1), unsqueezed(b, n.input(1), 2)
+    before = calc(b, "LESS" if n.op == "LowerBound" else "LESS_EQUAL", rows, values)
+    return reduced(b, "SUM", before, 2, keep=False)
+
+
+@tf_op("CombinedNonMaxSuppression", gives="float32 float32 float32 int32",
+       results=("nmsed_boxes", "nmsed_scores", "nmsed_classes", "valid_detections"),
+       limits=f"known sizes, at most {MOST_CLASSES} images and classes")  # fmt: skip
+def combined_suppression(b: Builder, n: TfNode) -> tuple[Value, ...]:
+    """Operands: boxes [images, n, 1 or classes, 4], scores [images, n, classes], then limits.
+
+    Suppressed class by class; of what stays in an image the best are chosen, and filled up with zeros.
+    """
+    boxes, scores = n.input(0), n.input(1)
+    each, total = (n.ints(i, "the largest number")[0] for i in (2, 3))
+    sizes = [d for d in (*(scores.shape or ()), *(boxes.shape or ())[2:3]) if isinstance(d, int)]
+    if len(sizes) != 4 or sizes[0] * sizes[2] > MOST_CLASSES:
+        raise n.refuse(f"{n.op} needs known sizes, and at most {MOST_CLASSES} images and classes", hint=FIX_SIZES)
+    images, count, classes, shared = sizes
+    each, total = min(each, count), min(total, each * classes) if n.flag("pad_per_class") else total
+    limits = [b.ints(each), n.input(4), n.input(5)]
+    results = []
+    for image in range(images):
+        found = []
+        for kind in range(classes):
+            own = [squeezed(b, sliced(b, squeezed(b, sliced(b, v, 0, image, image + 1), 0), 1, k, k + 1), 1)
+                   for v, k in ((boxes, kind if shared > 1 else 0), (scores, kind))]  # fmt: skip
+            indices, best, valid = filled_suppression(b, [*own, *limits])
+            best = choose(b, calc(b, "LESS", b.ints(np.arange(each)), valid), best, ABSENT, best)
+            found.append((b.add(GatherV2(), own[0], indices, b.ints(0)), best, b.floats(np.full(each, kind))))
+        columns = [b.add(Concat(0), *c) if classes > 1 else c[0] for c in zip(*found, strict=True)]
+        results.append(_best(b, n, columns, total, each * classes))
+    return tuple(b.add(Pack(0), *column) for column in zip(*results, strict=True))
+
+
+def _best(b: Builder, n: TfNode, columns: list[Value], total: int, count: int) -> list[Value]:
+    """The `total` best of `count` boxes with scores and classes, zeros behind them, and how many there are."""
+    if total > count:
+        columns = [
+            b.add(Padding(), v, b.ints([0, total - count, *[0, 0] * ((v.rank or 1) - 1)]), b.floats(fill))
+            for v, fill in zip(columns, (0.0, ABSENT, 0.0), strict=True)
+        ]
+    best, places = b.add(TopKV2(), columns[1], b.ints(total), names=["", ""])
+    there = calc(b, "NOTEQUAL", best, ABSENT)
+    boxes, kinds = (b.add(GatherV2(), v, places, b.ints(0)) for v in (columns[0], columns[2]))
+    boxes = clip(b, boxes, 0.0, 1.0) if n.flag("clip_boxes", True) else boxes
+    shown = [choose(b, unsqueezed(b, there, 1), boxes, 0.0, boxes)]
+    shown += [choose(b, there, v, 0.0, v) for v in (best, kinds)]
+    return [*shown, reduced(b, "SUM", there, 0, keep=False)]
 
 
 @tf_op("CropAndResize", gives="float32", limits="bilinear; the size of crops and the sizes of images must be known")

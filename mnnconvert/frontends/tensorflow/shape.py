@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from mnnconvert.frontends.common import slices
 from mnnconvert.frontends.common.channels_last import batch_to_space, space_to_batch
-from mnnconvert.frontends.common.compose import calc, cast, choose
+from mnnconvert.frontends.common.compose import calc, cast, chain, choose
 from mnnconvert.frontends.common.moves import permuted, reshaped, sliced
 from mnnconvert.frontends.common.nodes import FIX_SIZES, axis_of, known_rank, known_sizes
 from mnnconvert.frontends.common.run_time import count_up, scalar
@@ -15,6 +16,7 @@ from mnnconvert.frontends.tensorflow.registry import tf_op
 from mnnconvert.frontends.tensorflow.wire import BAD
 from mnnconvert.ir import I32, Builder, Value
 from mnnconvert.ops.arrange import BroadcastTo, Concat, Pack, Reverse, ReverseSequence, Tile, Unpack
+from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.padding import Padding
 from mnnconvert.ops.scatter import ScatterNd
 from mnnconvert.ops.shape import ExpandDims, Rank, Reshape, ShapeOf, Size, Squeeze, Transpose
@@ -23,6 +25,7 @@ from mnnconvert.ops.vision import DepthToSpace, SpaceToDepth
 from mnnconvert.ops.windows import same_pads
 
 MOST_TAPS = 256  # positions of a window that is cut out piece by piece
+WINDOWS = f"known sizes, windows of at most {MOST_TAPS} elements"
 
 
 @tf_op("Reshape")
@@ -110,7 +113,8 @@ def strided_slice(b: Builder, n: TfNode) -> Value:
     begin, end, ellipsis, new, shrink = (
         n.int_attr(f"{name}_mask") for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
     )
-    return b.add(StridedSlice(begin, end, ellipsis, new, shrink, 0), n.input(0), n.input(1), n.input(2), n.input(3))
+    vectors = [n.input(i) for i in (1, 2, 3)]
+    return slices.strided_slice(b, n.input(0), vectors, (begin, end, ellipsis, new, shrink))
 
 
 def _amounts(b: Builder, n: TfNode) -> Value:
@@ -238,27 +242,46 @@ def batch_to_space_nd(b: Builder, n: TfNode) -> Value:
     return batch_to_space(b, n, n.input(0), *_blocks(n, 2))
 
 
-@tf_op("ExtractImagePatches", limits=f"known sizes, windows of at most {MOST_TAPS} elements")
+@tf_op("ExtractImagePatches", limits=WINDOWS)
 def extract_image_patches(b: Builder, n: TfNode) -> Value:
-    """For each place of a window its elements [ky, kx, C] side by side: one strided cut for each (ky, kx)."""
+    """For each place of a window its elements [ky, kx, C] side by side."""
+    kernel = spatial(n, n.ints_attr("ksizes"), "ksizes")
+    parts = _taps(b, n, kernel, 0.0)
+    return b.add(Concat(3), *parts) if len(parts) > 1 else parts[0]
+
+
+@tf_op("Dilation2D", limits=f"{WINDOWS}; a filter whose sizes are known")
+def dilation_2d(b: Builder, n: TfNode) -> Value:
+    """The largest sum of a window with a filter [H, W, C] (grayscale dilation)."""
+    w = n.input(1)
+    kernel = [d for d in (w.shape or ())[:2] if isinstance(d, int)]
+    if len(kernel) != 2:
+        raise n.refuse(f"{n.op} needs the sizes of its filter")
+    parts = _taps(b, n, (kernel[0], kernel[1]), float(np.finfo(np.float32).min))
+    rows = reshaped(b, w, [kernel[0] * kernel[1], -1])
+    taps = [b.add(GatherV2(), rows, b.ints(i), b.ints(0)) for i in range(len(parts))]
+    return chain(b, "MAXIMUM", [calc(b, "ADD", p, t) for p, t in zip(parts, taps, strict=True)])
+
+
+def _taps(b: Builder, n: TfNode, kernel: tuple[int, ...], outside: float) -> list[Value]:
+    """What each element of a window meets in all places of the window: one strided cut of the image for each."""
     x = n.input(0)
-    kernel, strides, rates = (spatial(n, n.ints_attr(name), name) for name in ("ksizes", "strides", "rates"))
+    strides, rates = (spatial(n, n.ints_attr(name), name) for name in ("strides", "rates"))
     height, width, _ = known_sizes(n, x)
     if has_channels_first(n) or int(np.prod(kernel)) > MOST_TAPS:
         raise n.refuse(f"{n.op} with the window {list(kernel)} is not supported")
     rows = list(zip((height, width), kernel, strides, rates, strict=True))
     if n.text("padding") == "SAME":
         pads = [same_pads(*row) for row in rows]
-        x = b.add(Padding(), x, b.ints([0, 0, *pads[0], *pads[1], 0, 0]))
+        x = b.add(Padding(), x, b.ints([0, 0, *pads[0], *pads[1], 0, 0]), b.floats(outside))
         rows = [(size + sum(p), k, s, r) for p, (size, k, s, r) in zip(pads, rows, strict=True)]
     reach = [(size - (k - 1) * r - 1) // s * s + 1 for size, k, s, r in rows]
     parts = []
-    for ky in range(kernel[0]):
-        for kx in range(kernel[1]):
-            start = [ky * rates[0], kx * rates[1]]
-            end = [at + far for at, far in zip(start, reach, strict=True)]
-            parts.append(b.add(StridedSlice(), x, b.ints(start), b.ints(end), b.ints([1, 2]), b.ints(strides)))
-    return b.add(Concat(3), *parts) if len(parts) > 1 else parts[0]
+    for ky, kx in np.ndindex(*kernel):
+        start = [ky * rates[0], kx * rates[1]]
+        end = [at + far for at, far in zip(start, reach, strict=True)]
+        parts.append(b.add(StridedSlice(), x, b.ints(start), b.ints(end), b.ints([1, 2]), b.ints(strides)))
+    return parts
 
 
 @tf_op("UnravelIndex", limits="the sizes must be known")

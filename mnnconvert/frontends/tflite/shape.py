@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mnnconvert.frontends.common import slices
 from mnnconvert.frontends.common.channels_last import batched_gather
 from mnnconvert.frontends.common.compose import calc, cast
 from mnnconvert.frontends.common.moves import reshaped
@@ -17,7 +18,7 @@ from mnnconvert.ops.arrange import BroadcastTo, Concat, Pack, Reverse, ReverseSe
 from mnnconvert.ops.gather import GatherND, GatherV2
 from mnnconvert.ops.padding import Padding
 from mnnconvert.ops.shape import ExpandDims, Permute, Rank, Reshape, ShapeOf, Squeeze, Transpose
-from mnnconvert.ops.slicing import Slice, SliceTf, StridedSlice
+from mnnconvert.ops.slicing import Slice, SliceTf
 
 
 @tflite_op("RESHAPE", moves=True)
@@ -99,7 +100,7 @@ def strided_slice(b: Builder, n: TfliteNode) -> Value:
         int(n.option(f"{name}Mask", 0)) for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis")
     )
     last = calc(b, "ADD", first, last) if n.option("Offset", False) else last
-    return b.add(StridedSlice(begin, end, ellipsis, new, shrink, 0), x, first, last, *step)
+    return slices.strided_slice(b, x, (first, last, *step), (begin, end, ellipsis, new, shrink))
 
 
 def _pads(b: Builder, n: TfliteNode) -> Value:

@@ -26,12 +26,13 @@ def test_calls_are_put_in_place():
     check(function, X)
 
 
+@pytest.mark.mnn
 @pytest.mark.parametrize("flag", [False, True])
-def test_if(flag):
+def test_if(flag, tmp_path):
     def function(x, flag):
         return tf.cond(flag, lambda: (x + 1.0, tf.constant(3)), lambda: (x * 2.0, tf.constant(4)))
 
-    graph = check(function, X, flag)
+    graph = check(function, X, flag, peer=tmp_path)
     assert "If" in kinds(graph)
 
 
@@ -66,8 +67,9 @@ def test_while_of_known_turns_is_written_out():
     assert "While" not in kinds(check(function, X))
 
 
+@pytest.mark.mnn
 @pytest.mark.parametrize("n", [0, 1, 6])
-def test_while_of_turns_that_are_fed(n):
+def test_while_of_turns_that_are_fed(n, tmp_path):
     weight = array((3, 3))
 
     def function(x, n):
@@ -76,7 +78,7 @@ def test_while_of_turns_that_are_fed(n):
 
         return tf.while_loop(lambda i, x: i < n, body, [0, x])
 
-    assert "While" in kinds(check(function, X, np.int32(n)))
+    assert "While" in kinds(check(function, X, np.int32(n), peer=tmp_path))
 
 
 def test_while_over_data():
@@ -107,8 +109,9 @@ def test_while_inside_of_while(n):
     check(function, X, np.int32(n))
 
 
+@pytest.mark.mnn
 @pytest.mark.parametrize("known", [True, False])
-def test_lists_in_a_loop(known):
+def test_lists_in_a_loop(known, tmp_path):
     def function(x, n):
         rows = tf.TensorArray(tf.float32, size=tf.shape(x)[0] if not known else 4, element_shape=None)
         source = tf.TensorArray(tf.float32, size=4).unstack(x)
@@ -118,7 +121,7 @@ def test_lists_in_a_loop(known):
         )
         return rows.stack(), rows.size()
 
-    graph = check(function, array((4, 3)), np.int32(3 if not known else 4))
+    graph = check(function, array((4, 3)), np.int32(3 if not known else 4), peer=tmp_path)
     assert ("While" in kinds(graph)) != known
 
 
@@ -186,8 +189,28 @@ def first_generation(build, *operands):
     return model, order, wanted
 
 
-def check_first(build, *operands):
-    return compare(*first_generation(build, *operands))
+def first_generation_graph():
+    """A graph with a cond, of single nodes."""
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.compat.v1.disable_control_flow_v2()
+        try:
+            x = tf.compat.v1.placeholder(tf.float32, [2, 3], name="x0")
+            flag = tf.compat.v1.placeholder(tf.bool, [], name="x1")
+            tf.identity(tf.compat.v1.cond(flag, lambda: x + 1.0, lambda: tf.exp(x) * 2.0), name="y0")
+        finally:
+            tf.compat.v1.enable_control_flow_v2()
+    return graph.as_graph_def()
+
+
+def test_pivots_of_branches_are_no_outputs():
+    model = model_of(first_generation_graph())
+    assert [name for name, _ in model.outputs] == ["y0"]
+    assert [name for name, _ in model.inputs] == ["x0", "x1"]
+
+
+def check_first(build, *operands, peer=None):
+    return compare(*first_generation(build, *operands), peer=peer)
 
 
 def test_batch_norm_under_a_switch_for_training():
@@ -236,9 +259,10 @@ def test_cond_of_single_nodes(flag):
     check_first(build, X, flag)
 
 
+@pytest.mark.mnn
 @pytest.mark.parametrize("n", [0, 3])
 @pytest.mark.parametrize("flag", [False, True])
-def test_cond_and_loop_inside_of_each_other(n, flag):
+def test_cond_and_loop_inside_of_each_other(n, flag, tmp_path):
     def build(x, n, flag):
         def body(i, y):
             y = tf.compat.v1.cond(tf.equal(i % 2, 0), lambda: y + x, lambda: y * 2.0)
@@ -250,7 +274,7 @@ def test_cond_and_loop_inside_of_each_other(n, flag):
 
         return tf.compat.v1.cond(flag, yes, lambda: -x)
 
-    check_first(build, X, np.int32(n), flag)
+    check_first(build, X, np.int32(n), flag, peer=tmp_path)
 
 
 @pytest.mark.parametrize("known", [True, False])

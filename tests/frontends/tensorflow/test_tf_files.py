@@ -151,7 +151,9 @@ def test_recurrent_keras_model(kind, steps, tmp_path):
 
 
 def test_recurrent_saved_model(tmp_path):
-    recurrent_keras("GRU", 4).export(str(tmp_path / "saved"), verbose=False)
+    tf.keras.utils.set_random_seed(0)
+    x = tf.keras.layers.Input((None, 3), name="x")
+    tf.keras.Model(x, tf.keras.layers.GRU(3)(x)).export(str(tmp_path / "saved"), verbose=False)
     convert(tmp_path / "saved", tmp_path)
 
 
@@ -324,6 +326,61 @@ def test_fields_of_the_wire_format():
     for wrong in (b"\x08", b"\x0b", b"\x1a\x05hi", b"\x08" + b"\xff" * 11):
         with pytest.raises(ConversionError):
             list(fields(memoryview(wrong)))
+
+
+def test_inputs_that_nothing_depends_on_stay(tmp_path):
+    class Two(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([2], tf.float32, name=name) for name in ("used", "unused")])
+        def call(self, used, unused):
+            return {"y": used * 2.0}
+
+    module = Two()
+    tf.saved_model.save(module, str(tmp_path / "m"), {"serving_default": module.call})
+    session = convert(tmp_path / "m", tmp_path)
+    assert {i.name for i in session.inputs} == {"used", "unused"}
+
+
+def test_inputs_of_unknown_rank(tmp_path):
+    spec = tf.TensorSpec(None, tf.float32, name="x")
+    path = frozen(tmp_path / "m.pb", lambda x: tf.reduce_sum(tf.nn.relu(x), -1), spec)
+    assert read_tensorflow(path).inputs[0].shape is None
+    assert read_tensorflow(path, {"x": (2, 3)}).outputs[0][1].shape == (2,)
+    convert(path, tmp_path, input_shape={"x": (2, 3)})
+
+
+def test_weights_without_a_network(tmp_path):
+    small_keras().save_weights(tmp_path / "m.weights.h5")
+    with pytest.raises(ConversionError) as caught:
+        read_tensorflow(tmp_path / "m.weights.h5")
+    assert caught.value.diagnostics[0].reference == "bad-tensorflow-file"
+
+
+def test_layers_are_compared_one_by_one(tmp_path):
+    w = array((3, 3, 3, 4))
+    path = frozen(
+        tmp_path / "m.pb",
+        lambda x: tf.nn.softmax(tf.reduce_mean(tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME")), [1, 2])),
+        tf.TensorSpec([1, 6, 6, 3], tf.float32, name="x"),
+    )
+    convert(path, tmp_path)
+    result = mnnconvert.verify(path, tmp_path / "m.mnn", per_layer=True)
+    assert result.passed and result.layers is not None
+    assert [(layer.name, layer.op) for layer in result.layers.layers] == [
+        ("Relu", "Convolution"), ("Mean", "Pooling"), ("Identity", "Softmax"),
+    ]  # fmt: skip
+    assert all(not layer.reason for layer in result.layers.layers)
+
+
+def test_values_inside_of_branches_that_are_not_taken_are_left_out(tmp_path):
+    from test_tf_control import first_generation_graph
+
+    path = tmp_path / "m.pb"
+    path.write_bytes(first_generation_graph().SerializeToString())
+    engine = TensorFlowEngine(path)
+    names = [name for layer in engine.layers() for name in layer.outputs]
+    feeds = {"x0": np.ones((2, 3), np.float32), "x1": np.array(True)}
+    found = engine.run_values(feeds, names)
+    assert 0 < len(found) < len(names) and set(found) <= set(names)
 
 
 def test_engine_tells_what_a_model_takes(saved):

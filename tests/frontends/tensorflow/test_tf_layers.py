@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from tf_cases import array, check, compare, old_op, raw, refusal, tf
+from tf_cases import array, check, compare, model_of, old_op, raw, refusal, tf
 
 IMAGE = array((2, 7, 6, 4))
 
@@ -305,3 +305,52 @@ def test_extract_image_patches(padding):
         ),
         IMAGE,
     )
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_dilation_2d(padding):
+    w = array((3, 2, 4))
+    check(lambda x: raw.Dilation2D(input=x, filter=w, strides=[1, 2, 1, 1], rates=[1, 1, 2, 1], padding=padding), IMAGE)
+
+
+@pytest.mark.parametrize("size", [(3, 4), (14, 5), (7, 6)])
+def test_resize_area(size):
+    check(lambda x: raw.ResizeArea(images=x, size=size), IMAGE)
+
+
+def test_contrast_and_determinant():
+    check(lambda x: raw.AdjustContrastv2(images=x, contrast_factor=1.7), IMAGE)
+    check(lambda x: raw.MatrixDeterminant(input=x), array((2, 3, 3)))
+
+
+FUSED = [["BiasAdd"], ["BiasAdd", "Relu"], ["BiasAdd", "Relu6"], ["BiasAdd", "LeakyRelu"], ["BiasAdd", "Elu"]]
+
+
+@pytest.mark.parametrize("fused", [*FUSED, ["FusedBatchNorm"], ["FusedBatchNorm", "Relu"]])
+@pytest.mark.parametrize("op", ["_FusedConv2D", "_FusedMatMul"])
+def test_ops_with_others_fused_into_them(op, fused):
+    norm = fused[0] == "FusedBatchNorm"
+    if op == "_FusedMatMul" and (norm or fused[-1] == "Relu6"):
+        pytest.skip("TensorFlow does not fuse this")
+    x, w = (IMAGE, array((3, 3, 4, 5))) if op == "_FusedConv2D" else (array((3, 4)), array((4, 5)))
+    extra = [array((5,), seed=i, low=0.3) for i in range(4 if norm else 1)]
+    definition = tf.compat.v1.GraphDef()
+    operands = [x, w, *extra]
+    for i, operand in enumerate(operands):
+        node = definition.node.add(name=f"x{i}", op="Placeholder")
+        node.attr["dtype"].type = 1
+        node.attr["shape"].shape.CopyFrom(tf.TensorShape(operand.shape).as_proto())
+    node = definition.node.add(name="y", op=op, input=[f"x{i}" for i in range(len(operands))])
+    node.attr["T"].type = 1
+    node.attr["num_args"].i = len(extra)
+    node.attr["fused_ops"].list.s.extend(name.encode() for name in fused)
+    node.attr["epsilon"].f, node.attr["leakyrelu_alpha"].f = 0.01, 0.3
+    if op == "_FusedConv2D":
+        node.attr["TArgs"].list.type.extend([1] * len(extra))
+        node.attr["strides"].list.i.extend([1, 2, 2, 1])
+        node.attr["padding"].s = b"SAME"
+    graph = tf.Graph()
+    with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
+        tf.import_graph_def(definition, name="")
+        wanted = session.run("y:0", {f"x{i}:0": a for i, a in enumerate(operands)})
+    compare(model_of(definition), operands, [wanted])

@@ -57,11 +57,14 @@ def test_slice():
     [
         lambda x: x[1], lambda x: x[:, 1:], lambda x: x[..., -1], lambda x: x[:, ::-1], lambda x: x[:, tf.newaxis, 2],
         lambda x: x[::2, ..., 1:3], lambda x: x[-1:, :, ::-2], lambda x: x[..., tf.newaxis], lambda x: x[0, 1, 2],
+        lambda x: x[tf.newaxis, ..., tf.newaxis, 1], lambda x: x[..., tf.newaxis, 1:, tf.newaxis],
+        lambda x: x[0, tf.newaxis, ..., tf.newaxis], lambda x: x[tf.newaxis],
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("open_", [[], [0]])
-def test_strided_slice(cut, open_):
-    check(lambda x: cut(tf.ensure_shape(x, [None] * 3)), X, open_=open_)
+@pytest.mark.mnn
+def test_strided_slice(cut, open_, tmp_path):
+    check(lambda x: cut(tf.ensure_shape(x, [None] * 3)), X, open_=open_, peer=tmp_path)
 
 
 @pytest.mark.parametrize("k", [4, 7, 0])
@@ -350,3 +353,65 @@ def test_dequantize():
             ),
             codes,
         )
+
+
+@pytest.mark.parametrize("mode", ["SCALED", "MIN_FIRST"])
+@pytest.mark.parametrize("kind", ["qint8", "quint8"])
+def test_quantize(mode, kind):
+    low = 0.0 if (mode, kind) == ("SCALED", "quint8") else -1.5
+
+    def function(x):
+        y, low_, high = raw.QuantizeV2(input=x, min_range=low, max_range=2.0, T=getattr(tf, kind), mode=mode)
+        return raw.Bitcast(input=y, type=getattr(tf, kind[1:])), low_, high
+
+    check(function, X)
+
+
+def test_bounds():
+    rows, values = np.sort(array((2, 6)), -1), array((2, 4), seed=1)
+    values[:, 0] = rows[:, 2]
+    check(lambda r, v: raw.LowerBound(sorted_inputs=r, values=v), rows, values)
+    check(lambda r, v: raw.UpperBound(sorted_inputs=r, values=v), rows, values)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("total", [5, 40])
+def test_combined_suppression(shared, total):
+    images = np.stack([boxes(12, seed) for seed in (0, 5)])[:, :, None] / 10
+    b = (images if shared else np.concatenate([images, images * 0.9, images[:, ::-1]], 2)).astype(np.float32)
+    s = array((2, 12, 3), low=0, high=1)
+    for per_class in (False, True):
+        check(
+            lambda b, s, p=per_class: raw.CombinedNonMaxSuppression(
+                boxes=b, scores=s, max_output_size_per_class=4, max_total_size=total, iou_threshold=0.4,
+                score_threshold=0.3, pad_per_class=p, clip_boxes=not p,
+            ),
+            b, s,
+        )  # fmt: skip
+
+
+def test_spectra():
+    x = array((3, 10))
+    check(lambda x: tf.abs(raw.RFFT(input=x, fft_length=[8])), x)
+    check(lambda x: raw.IRFFT(input=raw.RFFT(input=x, fft_length=[10]), fft_length=[9]), x)
+    check(lambda x: raw.IRFFT(input=raw.RFFT(input=x, fft_length=[10]), fft_length=[10]), x)
+
+    def function(x):
+        z = raw.FFT(input=raw.Complex(real=x, imag=x[::-1]))
+        z = tf.transpose(tf.concat([z, raw.Conj(input=z) * tf.complex(0.5, 2.0)], 1) + z[:, :1])
+        back = raw.IFFT(input=z)
+        return raw.Real(input=back), raw.Imag(input=back), raw.ComplexAbs(x=z), tf.math.angle(z[1:3])
+
+    check(function, x, rtol=1e-4)
+
+
+def test_spectrogram():
+    def function(x):
+        return tf.math.log(tf.abs(tf.signal.stft(x, 16, 8, 16)) + 0.1)
+
+    check(function, array((2, 64)), rtol=1e-4)
+
+
+def test_complex_numbers_are_refused_elsewhere():
+    problems = refusal(lambda x: tf.abs(tf.exp(raw.FFT(input=tf.complex(x, x)))), array((2, 4)))
+    assert "complex" in problems[0].message
