@@ -10,6 +10,7 @@ from mnnconvert.frontends.caffe.model import SourceLayer, SourceNet
 from mnnconvert.frontends.caffe.node import CaffeNode
 from mnnconvert.frontends.caffe.registry import RULES
 from mnnconvert.frontends.caffe.text import BAD
+from mnnconvert.frontends.common.signature import check_names, input_shape, open_sizes
 from mnnconvert.ir import F32, Builder, Graph, Shape, Value
 
 NODES_NAMED = 3  # layers named per unsupported type
@@ -66,25 +67,18 @@ class Importer:
             raise ConversionError(_unsupported(*item) for item in missing.items())
 
     def _inputs(self) -> None:
-        names = ", ".join(self.net.inputs)
-        for name in self.shapes:
-            if name not in self.net.inputs:
-                raise ConversionError.of("unknown-input", f"the model has no input '{name}'", inputs=names)
+        check_names(self.shapes, self.net.inputs)
         for name, declared in self.net.inputs.items():
             self.values[name] = self.builder.input(name, F32, self._shape(name, declared))
 
     def _shape(self, name: str, declared: tuple[int, ...]) -> Shape:
-        given = self.shapes.get(name)
-        if given is None and not declared:
+        if name not in self.shapes and not declared:
             raise ConversionError.of(
                 "open-size", f"the prototxt does not say what sizes the input '{name}' has",
                 hint=f"give them with --input-shape {name}:1x3x224x224",
             )  # fmt: skip
-        if given is not None and declared and len(given) != len(declared):
-            raise ConversionError.of("unknown-input", f"the input '{name}' has rank {len(declared)}, not {len(given)}")
-        shape: Shape = given or tuple(f"{name}.{i}" if d < 1 else d for i, d in enumerate(declared))
-        if given is None and self.batch and declared[0] < 1:
-            shape = (self.batch, *shape[1:])
+        open_declared = open_sizes(name, declared, least=1) if declared else None
+        shape = input_shape(name, open_declared, self.shapes, self.batch, fixed=False) or ()
         elements = 1
         for size in shape:
             elements *= size if isinstance(size, int) else 1

@@ -38,7 +38,7 @@ def if_(b: Builder, n: OnnxNode) -> Any:
         chosen = branches[0 if truth(condition) else 1]
         return tuple(n.scope.inline(chosen).run_graph(chosen, []))
     scopes = [
-        n.scope.subgraph(g, n.scope.graph_name(f"{n.name}/{w}"))
+        n.scope.subgraph(g, n.scope.importer.graph_name(f"{n.name}/{w}"))
         for g, w in zip(branches, ("then", "else"), strict=True)
     ]
     results = [s.run_graph(g, []) for s, g in zip(scopes, branches, strict=True)]
@@ -240,7 +240,7 @@ class _Loop:
 
     def _settled_body(self) -> tuple[Any, list[Value]]:
         """The body, for what is true of the carried values in every turn: sizes that a turn changes are not known."""
-        importer, name = self.n.scope.importer, self.n.scope.graph_name(f"{self.n.name}/body")
+        importer, name = self.n.scope.importer, self.n.scope.importer.graph_name(f"{self.n.name}/body")
         specs = [Spec(v.dtype, v.shape) for v in self.carried]
         while True:
             problems = len(importer.problems)
@@ -270,7 +270,7 @@ class _Loop:
         """The loop if it makes a turn at all, else the values it starts from and scan outputs without a row."""
         b, n = self.b, self.n
         count = len(operands) - 2
-        names = [n.scope.graph_name(f"{n.name}/{suffix}") for suffix in ("turns", "no_turn")]
+        names = [n.scope.importer.graph_name(f"{n.name}/{suffix}") for suffix in ("turns", "no_turn")]
         inner = [Builder(Graph(name=name)) for name in names]
         inputs = [[g.input(v.name, v.dtype, v.shape) for v in operands] for g in inner]
         inner[0].graph.subgraphs[body.name] = body

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError, Diagnostic, MnnConvertError
+from mnnconvert.frontends.common.borrowing import borrowed
+from mnnconvert.frontends.common.signature import UniqueNames, check_names, input_shape
 from mnnconvert.frontends.common.tensors import INT32_MAX, to_graph_type
 from mnnconvert.frontends.onnx import functions, rules  # noqa: F401  (registers the rules)
 from mnnconvert.frontends.onnx.node import OnnxNode, ValueList
@@ -50,7 +52,7 @@ class Importer:
         self.opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
         self.functions = {(f.domain, f.name): f for f in model.functions}
         self.problems: list[Diagnostic] = []
-        self.graph_names: set[str] = set()
+        self.graph_name = UniqueNames()
         self.calls = 0  # of functions
 
     def run(self) -> Graph:
@@ -63,7 +65,7 @@ class Importer:
         scope = Scope(self, builder, proto.initializer, proto.sparse_initializer)
         scope.tensors.update(self.tensors)
         scope.declare(proto)
-        self._check_shape_names(proto)
+        check_names(self.shapes, [i.name for i in proto.input])
         for info in proto.input:
             if info.name not in scope.initializers:
                 self._input(scope, info)
@@ -106,36 +108,12 @@ class Importer:
                 inner = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in function.opset_import}
                 stack += [(n, {**current, **inner}) for n in function.node]
 
-    def _check_shape_names(self, proto: Any) -> None:
-        names = [i.name for i in proto.input]
-        for name in self.shapes:
-            if name not in names:
-                raise ConversionError.of("unknown-input", f"the model has no input '{name}'", inputs=", ".join(names))
-
     def _input(self, scope: Scope, info: Any) -> None:
         elem_type = _elem_type(info)
-        shape = self._input_shape(info)
+        shape = input_shape(info.name, _shape(info), self.shapes, self.batch)
         value = scope.builder.input(info.name, graph_type(elem_type, info.name), shape)
         scope.values[info.name] = value
         _note_type(scope.builder.graph, info.name, elem_type, value.dtype)
-
-    def _input_shape(self, info: Any) -> Shape | None:
-        declared = _shape(info)
-        given = self.shapes.get(info.name)
-        if given is not None:
-            if declared is not None and len(given) != len(declared):
-                raise ConversionError.of(
-                    "unknown-input", f"the input '{info.name}' has rank {len(declared)}, not {len(given)}"
-                )
-            for have, want in zip(declared or (), given, strict=False):
-                if isinstance(have, int) and have != want:
-                    raise ConversionError.of(
-                        "unknown-input", f"a size of the input '{info.name}' is {have} in the model, not {want}"
-                    )
-            return given
-        if self.batch and declared and not isinstance(declared[0], int):
-            return (self.batch, *declared[1:])
-        return declared
 
     def _outputs(self, scope: Scope, proto: Any) -> None:
         for info in proto.output:
@@ -280,15 +258,6 @@ class Scope:
     def take(self, outer: Value) -> Value:
         """A value of the scope around this one, as one of this scope's graph."""
         return outer
-
-    def graph_name(self, name: str) -> str:
-        """A name for a graph that no other graph of the model has."""
-        candidate, count = name, 1
-        while candidate in self.importer.graph_names:
-            count += 1
-            candidate = f"{name}_{count}"
-        self.importer.graph_names.add(candidate)
-        return candidate
 
     def _translate(self, proto: Any) -> None:
         twice = [name for name in proto.output if name in self.values or name in self.initializers]
@@ -436,15 +405,7 @@ class SubgraphScope(Scope):
         """A value from outside as one of this graph: a constant that shares its data, or an input."""
         if isinstance(outer, ValueList):
             return ValueList([self.take(value) for value in outer])
-        if outer.tensor is not None:
-            return self.builder.constant(outer.tensor, outer.name)
-        if outer.constant is not None:
-            return self.builder.constant(outer.constant)
-        if outer not in self.captured:
-            inner = self.builder.input(outer.name, outer.dtype, outer.shape)
-            inner.spec.content = outer.spec.content
-            self.captured[outer] = inner
-        return self.captured[outer]
+        return borrowed(self.builder, outer, self.captured)
 
 
 def _tensors(proto: Any) -> tuple[Any, Any]:

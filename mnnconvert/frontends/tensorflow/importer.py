@@ -7,6 +7,7 @@ from typing import Any
 
 from mnnconvert.errors import ConversionError, Diagnostic, MnnConvertError
 from mnnconvert.frontends.common.compose import cast
+from mnnconvert.frontends.common.signature import UniqueNames, check_names, input_shape, open_sizes
 from mnnconvert.frontends.common.tensors import to_graph_type
 from mnnconvert.frontends.tensorflow import rules  # noqa: F401  (registers the rules)
 from mnnconvert.frontends.tensorflow.frames import Frame, frames_of
@@ -43,7 +44,7 @@ class Importer:
         self.shapes = dict(shapes or {})
         self.batch = batch
         self.problems: list[Diagnostic] = []
-        self.graph_names: set[str] = set()
+        self.graph_name = UniqueNames()
         self.calls = 0  # of functions
         self._frames: dict[str, dict[str, Frame]] = {}
 
@@ -86,9 +87,7 @@ class Importer:
 
     def _inputs(self, scope: Scope) -> None:
         names = [name for name, _ in self.model.inputs]
-        for name in self.shapes:
-            if name not in names:
-                raise ConversionError.of("unknown-input", f"the model has no input '{name}'", inputs=", ".join(names))
+        check_names(self.shapes, names)
         for name, reference in self.model.inputs:
             node = self.model.graph.nodes.get(place(reference)[0])
             if node is None:
@@ -97,36 +96,15 @@ class Importer:
 
     def _input_shape(self, name: str, node: SourceNode) -> Shape | None:
         declared = node.attribute("shape", None)
-        given = self.shapes.get(name)
         if declared is None or (declared == () and node.op != DEFAULTED and not _is_scalar(node)):
-            return given
-        if given is None and self.batch and declared and declared[0] < 0:
-            given = (self.batch, *(f"{name}.{i}" if d < 0 else d for i, d in enumerate(declared) if i))
-        if given is None:
-            return tuple(f"{name}.{i}" if d < 0 else d for i, d in enumerate(declared))
-        if len(given) != len(declared):
-            raise ConversionError.of("unknown-input", f"the input '{name}' has rank {len(declared)}, not {len(given)}")
-        for have, want in zip(declared, given, strict=True):
-            if have >= 0 and have != want:
-                raise ConversionError.of(
-                    "unknown-input", f"a size of the input '{name}' is {have} in the model, not {want}"
-                )
-        return given
+            return self.shapes.get(name)
+        return input_shape(name, open_sizes(name, declared), self.shapes, self.batch)
 
     def frames(self, source: SourceGraph) -> dict[str, Frame]:
         """The loops of a graph that are wired from single nodes."""
         if source.name not in self._frames:
             self._frames[source.name] = frames_of(source)
         return self._frames[source.name]
-
-    def graph_name(self, name: str) -> str:
-        """A name for a graph that no other graph of the model has."""
-        candidate, count = name, 1
-        while candidate in self.graph_names:
-            count += 1
-            candidate = f"{name}_{count}"
-        self.graph_names.add(candidate)
-        return candidate
 
 
 class Scope:

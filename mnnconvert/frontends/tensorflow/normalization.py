@@ -7,6 +7,7 @@ import numpy as np
 from mnnconvert.frontends.common.channels_last import channels_first, channels_last
 from mnnconvert.frontends.common.compose import along, apply, calc, channels, reshape
 from mnnconvert.frontends.common.nodes import known_rank
+from mnnconvert.frontends.common.reduction import log_softmax
 from mnnconvert.frontends.tensorflow.compose import from_planes, to_planes
 from mnnconvert.frontends.tensorflow.node import TfNode
 from mnnconvert.frontends.tensorflow.registry import tf_op
@@ -72,11 +73,8 @@ def softmax(b: Builder, n: TfNode) -> Value:
 
 
 @tf_op("LogSoftmax")
-def log_softmax(b: Builder, n: TfNode) -> Value:
-    """x - max - log(sum(exp(x - max))): the logarithm of a softmax that may be 0 is never taken."""
-    x = n.input(0)
-    below = calc(b, "SUB", x, along(b, "MAXIMUM", x, (-1,)))
-    return calc(b, "SUB", below, apply(b, "LOG", along(b, "SUM", apply(b, "EXP", below), (-1,))))
+def log_of_softmax(b: Builder, n: TfNode) -> Value:
+    return log_softmax(b, n.input(0))
 
 
 @tf_op("LRN")

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from mnnconvert.frontends.common.channels_last import channels_first, channels_last
 from mnnconvert.frontends.common.compose import apply, calc, cast, widened
-from mnnconvert.frontends.common.moves import reduced, squeezed
+from mnnconvert.frontends.common.moves import reduced
 from mnnconvert.frontends.common.nodes import axis_of, known_rank
+from mnnconvert.frontends.common.reduction import reduction
 from mnnconvert.frontends.tensorflow.node import TfNode
 from mnnconvert.frontends.tensorflow.registry import tf_op
 from mnnconvert.ir import F32, I32, Builder, Value
-from mnnconvert.ops.pooling import Pooling
-from mnnconvert.ops.reduction import ArgMax, ArgMin, CumProd, CumSum, Reduction
+from mnnconvert.ops.reduction import ArgMax, ArgMin, CumProd, CumSum
 from mnnconvert.ops.shape import Reshape
 
 REDUCTIONS = {
     "Sum": "SUM", "Mean": "MEAN", "Prod": "PROD", "Max": "MAXIMUM", "Min": "MINIMUM", "Any": "ANY", "All": "ALL",
     "EuclideanNorm": "SUM",
 }  # fmt: skip
-POOLS = {"MEAN": "AVEPOOL", "MAXIMUM": "MAXPOOL"}
 
 
 @tf_op(*REDUCTIONS)
@@ -25,21 +23,9 @@ def reduce(b: Builder, n: TfNode) -> Value:
     x, operation, keep = n.input(0), REDUCTIONS[n.op], n.flag("keep_dims")
     dtype, x = x.dtype, widened(b, x)
     x = apply(b, "SQUARE", x) if n.op == "EuclideanNorm" else x
-    if n.constant(1) is None:
-        y = b.add(Reduction(operation, None, keep), x, n.input(1))
-    else:
-        axes = sorted({a if x.rank is None else axis_of(n, a, x.rank) for a in n.ints(1, "the axes")})
-        if axes == [1, 2] and x.rank == 4 and x.dtype == F32 and operation in POOLS:
-            return _over_planes(b, n, x, POOLS[operation], keep)
-        y = b.add(Reduction(operation, tuple(axes), keep), x) if axes else x
+    y = reduction(b, n, x, operation, n.input(1) if n.constant(1) is None else n.ints(1, "the axes"), keep)
     y = apply(b, "SQRT", y) if n.op == "EuclideanNorm" else y
     return cast(b, y, dtype)
-
-
-def _over_planes(b: Builder, n: TfNode, x: Value, function: str, keep: bool) -> Value:
-    """One number for each channel, as pooling: that reads channels as convolutions leave them."""
-    y = channels_last(b, b.add(Pooling(function, whole=True), channels_first(b, n, x)))
-    return y if keep else squeezed(b, y, 1, 2)
 
 
 @tf_op("L2Loss")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mnnconvert.frontends.common.borrowing import borrowed
 from mnnconvert.frontends.common.compose import calc
 from mnnconvert.frontends.common.run_time import scalar
 from mnnconvert.frontends.tensorflow.node import TfNode
@@ -35,15 +36,7 @@ class Inner:
             return outer.moved(self.take)
         if self.inline or not isinstance(outer, Value):
             return outer
-        if outer.tensor is not None:
-            return self.builder.constant(outer.tensor, outer.name)
-        if outer.constant is not None:
-            return self.builder.constant(outer.constant)
-        if outer not in self.captured:
-            inner = self.builder.input(outer.name, outer.dtype, outer.shape)
-            inner.spec.content = outer.spec.content
-            self.captured[outer] = inner
-        return self.captured[outer]
+        return borrowed(self.builder, outer, self.captured)
 
     def give(self, values: Sequence[Any], n: TfNode) -> None:
         """Make values the results of this graph."""

@@ -8,6 +8,7 @@ from typing import Any
 from mnnconvert.errors import ConversionError, Diagnostic, MnnConvertError
 from mnnconvert.frontends.common.compose import cast
 from mnnconvert.frontends.common.moves import permuted
+from mnnconvert.frontends.common.signature import UniqueNames, check_names, input_shape, open_sizes
 from mnnconvert.frontends.tflite import rules  # noqa: F401  (registers the rules)
 from mnnconvert.frontends.tflite.model import ABSENT, BAD, SourceGraph, SourceModel, SourceOperator, SourceTensor
 from mnnconvert.frontends.tflite.node import TfliteNode
@@ -34,7 +35,7 @@ class Importer:
         self.shapes = dict(shapes or {})
         self.batch = batch
         self.problems: list[Diagnostic] = []
-        self.graph_names: set[str] = set()
+        self.graph_name = UniqueNames()
         self.calls = 0  # of subgraphs
         self.static = True  # declared sizes hold: no input has an open one
 
@@ -68,38 +69,12 @@ class Importer:
 
     def _inputs(self, scope: Scope, source: SourceGraph) -> None:
         names = self.model.input_names()
-        for name in self.shapes:
-            if name not in names:
-                raise ConversionError.of("unknown-input", f"the model has no input '{name}'", inputs=", ".join(names))
-        shapes = [self._input_shape(n, source.tensors[i]) for n, i in zip(names, source.inputs, strict=True)]
+        check_names(self.shapes, names)
+        declared = [open_sizes(n, source.tensors[i].shape or ()) for n, i in zip(names, source.inputs, strict=True)]
+        shapes = [input_shape(n, d, self.shapes, self.batch) or () for n, d in zip(names, declared, strict=True)]
         self.static = all(known(shape) for shape in shapes)
         for name, index, shape in zip(names, source.inputs, shapes, strict=True):
             scope.enter(name, index, shape)
-
-    def _input_shape(self, name: str, tensor: SourceTensor) -> Shape:
-        declared = tensor.shape or ()
-        given = self.shapes.get(name)
-        if given is None and self.batch and declared and declared[0] < 0:
-            given = (self.batch, *(f"{name}.{i}" if d < 0 else d for i, d in enumerate(declared) if i))
-        if given is None:
-            return tuple(f"{name}.{i}" if d < 0 else d for i, d in enumerate(declared))
-        if len(given) != len(declared):
-            raise ConversionError.of("unknown-input", f"the input '{name}' has rank {len(declared)}, not {len(given)}")
-        for have, want in zip(declared, given, strict=True):
-            if have >= 0 and have != want:
-                raise ConversionError.of(
-                    "unknown-input", f"a size of the input '{name}' is {have} in the model, not {want}"
-                )
-        return given
-
-    def graph_name(self, name: str) -> str:
-        """A name for a graph that no other graph of the model has."""
-        candidate, count = name, 1
-        while candidate in self.graph_names:
-            count += 1
-            candidate = f"{name}_{count}"
-        self.graph_names.add(candidate)
-        return candidate
 
 
 class Scope:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from mnnconvert.frontends.common.channels_last import channels_first, channels_last
 from mnnconvert.frontends.common.compose import along, apply, calc, cast
-from mnnconvert.frontends.common.moves import squeezed
 from mnnconvert.frontends.common.nodes import axis_of, known_rank
+from mnnconvert.frontends.common.reduction import log_softmax, reduction
 from mnnconvert.frontends.tflite.compose import ACTIVATIONS
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
 from mnnconvert.ir import F32, I32, Builder, Value
 from mnnconvert.ops.normalization import Softmax
-from mnnconvert.ops.pooling import Pooling
-from mnnconvert.ops.reduction import ArgMax, ArgMin, CumSum, Reduction
+from mnnconvert.ops.reduction import ArgMax, ArgMin, CumSum
 from mnnconvert.ops.search import TopKV2
 from mnnconvert.ops.vision import LRN
 
@@ -20,7 +19,6 @@ REDUCTIONS = {
     "SUM": "SUM", "MEAN": "MEAN", "REDUCE_PROD": "PROD", "REDUCE_MAX": "MAXIMUM", "REDUCE_MIN": "MINIMUM",
     "REDUCE_ANY": "ANY", "REDUCE_ALL": "ALL",
 }  # fmt: skip
-POOLS = {"MEAN": "AVEPOOL", "MAXIMUM": "MAXPOOL"}
 LEAST_NORM = 1e-6  # a shorter vector is divided by this
 
 
@@ -28,20 +26,8 @@ LEAST_NORM = 1e-6  # a shorter vector is divided by this
 def reduce(b: Builder, n: TfliteNode) -> Value:
     x, operation, keep = n.input(0), REDUCTIONS[n.op], bool(n.option("KeepDims", False))
     dtype, x = x.dtype, x if x.dtype in (F32, I32) else cast(b, x, I32)
-    if n.constant(1) is None:
-        y = b.add(Reduction(operation, None, keep), x, n.input(1))
-    else:
-        axes = sorted({axis_of(n, a, known_rank(n, x)) for a in n.ints(1, "the axes")})
-        if axes == [1, 2] and x.rank == 4 and x.dtype == F32 and operation in POOLS:
-            return _over_planes(b, n, x, POOLS[operation], keep)
-        y = b.add(Reduction(operation, tuple(axes), keep), x) if axes else x
-    return cast(b, y, dtype)
-
-
-def _over_planes(b: Builder, n: TfliteNode, x: Value, function: str, keep: bool) -> Value:
-    """One number for each channel, as pooling: that reads channels as convolutions leave them."""
-    y = channels_last(b, b.add(Pooling(function, whole=True), channels_first(b, n, x)))
-    return y if keep else squeezed(b, y, 1, 2)
+    axes = n.input(1) if n.constant(1) is None else n.ints(1, "the axes")
+    return cast(b, reduction(b, n, x, operation, axes, keep), dtype)
 
 
 @tflite_op("SOFTMAX")
@@ -51,11 +37,8 @@ def softmax(b: Builder, n: TfliteNode) -> Value:
 
 
 @tflite_op("LOG_SOFTMAX")
-def log_softmax(b: Builder, n: TfliteNode) -> Value:
-    """x - max - log(sum(exp(x - max))): the logarithm of a softmax that may be 0 is never taken."""
-    x = n.input(0)
-    below = calc(b, "SUB", x, along(b, "MAXIMUM", x, (-1,)))
-    return calc(b, "SUB", below, apply(b, "LOG", along(b, "SUM", apply(b, "EXP", below), (-1,))))
+def log_of_softmax(b: Builder, n: TfliteNode) -> Value:
+    return log_softmax(b, n.input(0))
 
 
 @tflite_op("L2_NORMALIZATION")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mnnconvert.errors import ConversionError, Diagnostic, UsageError
+from mnnconvert.frontends.common.signature import check_names
 from mnnconvert.frontends.torch.script import input_names
 from mnnconvert.ir import Shape
 
@@ -61,9 +62,7 @@ def script_inputs(scripted: Any, options: InputOptions) -> list[ScriptInput]:
     """The inputs of forward as the file and the options have them; names that do not exist are refused."""
     values = list(scripted.inlined_graph.inputs())[1:]
     names = input_names(scripted)
-    for name in (*options.shapes, *options.types, *options.values):
-        if name not in names:
-            raise ConversionError.of("unknown-input", f"the model has no input '{name}'", inputs=", ".join(names))
+    check_names((*options.shapes, *options.types, *options.values), names)
     for name, dtype in options.types.items():
         if dtype not in DTYPES:
             raise ConversionError.of(
