@@ -39,7 +39,7 @@ class Sequences:
 
     flat: bool
     batch: Size
-    heads: int
+    heads: Size
     queries: Size
     keys: Size
     depth: int
@@ -93,10 +93,11 @@ class Plan:
 
     def _restored(self, b: Builder, y: Value, q: Value) -> Value:
         """y [1 or batch, rows, heads * size] in the order of the last product."""
-        heads, size = self.sizes.heads, self._width()
+        size = self._width()
         if self.sizes.flat:
-            split = b.add(Reshape((-1, heads, size)), y)
+            split = b.add(Reshape((0, -1, size)), b.add(Squeeze((0,)), y))
             return b.add(Permute((1, 0, 2)), split)
+        heads = _number(self.sizes.heads)
         if self.way == "heads":
             split = b.add(Reshape((0, -1, heads, size)), b.add(Squeeze((0,)), y))
             return b.add(Permute((1, 2, 0, 3)), split)
@@ -186,15 +187,20 @@ def _sizes(form: AttentionForm) -> Sequences:
     batch, heads = (1, scores[0]) if flat else scores[:2]
     depth = q[-2 if form.first.op.transpose_a else -1]  # type: ignore[attr-defined]
     width = (form.last.output.shape or (None,))[-1]
-    if not isinstance(depth, int) or not isinstance(width, int) or not isinstance(heads, int):
+    if not isinstance(depth, int) or not isinstance(width, int) or not (flat or isinstance(heads, int)):
         raise UnlikeError("the number of heads, or their size, is not known")
     for x in (form.q, form.k.source, form.v.source):
         lead = (x.shape or ())[:-2]
-        if (lead[:-1] != scores[:-3]) or None in lead or not isinstance(lead[-1], int) or heads % lead[-1]:
+        if lead[:-1] != scores[:-3] or None in lead or not _shares(lead[-1], heads):
             raise UnlikeError(f"'{x.name}' has other batches or heads than the scores")
     if (form.q.shape or ())[:-2] != scores[:-2]:
         raise UnlikeError(f"'{form.q.name}' has other batches or heads than the scores")
     return Sequences(flat, batch, heads, scores[-2], scores[-1], depth, _mask_sizes(form))
+
+
+def _shares(own: Size, heads: Size) -> bool:
+    """Whether each of so many heads of keys is there for equally many of all heads."""
+    return own == heads or (isinstance(own, int) and isinstance(heads, int) and own > 0 and heads % own == 0)
 
 
 def _mask_sizes(form: AttentionForm) -> Sizes:
