@@ -279,6 +279,8 @@ NEAR = {  # how it differs, other sizes, the reason, and whether another runtime
     "another shift than the largest": ({"sinks": {"best": "MINIMUM"}}, {}, "is not the difference from", False),
     "more cut off than the sink": ({"sinks": {"end": -2}}, {"v": (1, 4, 4, SIZE)}, "does not cut the sink", False),
     "more keys": ({}, SEVEN, "5 queries on 7 keys", True),
+    "fewer keys": ({}, {"k": (1, 4, 3, SIZE), "v": (1, 4, 3, SIZE)}, "5 queries on 3 keys", False),
+    "keys of open number": ({}, {"k": (1, 4, "t", SIZE), "v": (1, 4, "t", SIZE)}, "5 queries on t keys", False),
     "other values": ({}, {"v": (1, 4, 5, 6)}, "keys of 8 and values of 6", True),
     "a mask per head": ({}, {"mask": (1, 4, 5, 5)}, "from head to head", True),
     "five axes": ({}, dict.fromkeys("qkv", (1, 2, 2, 5, SIZE)), "three or four axes", False),
