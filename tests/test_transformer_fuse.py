@@ -101,6 +101,8 @@ def test_a_decoder_loses_its_past_and_says_so(saved, tmp_path):
     report = mnnconvert.convert(saved(DECODER), tmp_path / "m.mnn", transformer_fuse=True)
     assert noted(report, "keys-kept") == ["2 inputs with the keys and values of earlier calls are kept inside"]
     assert report.verification is not None and report.verification.passed
+    layers = mnnconvert.verify(tmp_path / "m.onnx", tmp_path / "m.mnn", per_layer=True).layers
+    assert layers is not None and layers.first_bad is None
     session = mnnconvert.load(tmp_path / "m.mnn", kv_cache=True)
     assert [i.name for i in session.inputs] == ["q", "k", "v", "mask"]
     assert [o.name for o in session.outputs] == ["y"]

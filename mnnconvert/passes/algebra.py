@@ -81,6 +81,16 @@ class Clip(Rule):
         return op.ReLU6(x, minimum=single(low), maximum=single(high))
 
 
+class ConditionTimesOnes(Rule):
+    """A choice by a condition times a tensor of ones, which keras makes masks of -> by the condition."""
+
+    def pattern(self, op: Tracer, condition: Pattern, shape: Pattern, yes: Pattern, no: Pattern) -> Pattern:
+        return op.Select(op.Mul(op.Fill(shape, 1), condition), yes, no)
+
+    def replace(self, op: Maker, condition: Value, yes: Value, no: Value) -> Any:
+        return op.Select(condition, yes, no)
+
+
 def single(value: Value) -> float | None:
     """The number that a constant of one element holds."""
     if value.shape is None or any(d != 1 for d in value.shape) or value.constant is None:
@@ -90,8 +100,8 @@ def single(value: Value) -> float | None:
 
 @dataclass(frozen=True)
 class CanonicalAlgebra(RewritePass):
-    """Squares, roots, relu and clip in one spelling."""
+    """Squares, roots, relu, clip and conditions in one spelling."""
 
     name = "canonical-algebra"
     after = ("fold-constants",)
-    rules = (PowerOfTwo, SquareRoot, InverseRoot, NegatedTwice, Clip, MaximumIsRelu)
+    rules = (PowerOfTwo, SquareRoot, InverseRoot, NegatedTwice, Clip, MaximumIsRelu, ConditionTimesOnes)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -32,17 +33,18 @@ MOST_KNOWN = 1 << 22  # elements of a mask that is looked at
 
 @dataclass
 class Sequences:
-    """Sizes of an attention: sequences, heads, queries, keys, and elements of a key; `flat` where products have no
-    axis for sequences. A mask is [batch or 1, heads or 1, queries or 1, keys], None where that is not known; () stands
-    for none.
+    """Sizes of an attention: sequences, heads, queries, keys, elements of a key and of a value; `flat` where products
+    have no axis for sequences. A mask is [batch or 1, heads or 1, queries or 1, keys], None where that is not known;
+    () stands for none.
     """
 
     flat: bool
     batch: Size
-    heads: int
+    heads: Size
     queries: Size
     keys: Size
     depth: int
+    width: int
     mask: Sizes = ()
 
 
@@ -62,9 +64,10 @@ class Plan:
     def build(self, b: Builder) -> Value:
         """The result of the last product, by one op."""
         form, first, sizes = self.form, self.form.first, self.sizes
-        q = self._rows(b, form.q, first.op.transpose_a)  # type: ignore[attr-defined]
-        k = self._rows(b, form.k.source, first.op.transpose_b == form.k.swapped)  # type: ignore[attr-defined]
-        v = self._rows(b, form.v.source, form.last.op.transpose_b != form.v.swapped)  # type: ignore[attr-defined]
+        products: Any = (first.op, form.last.op)
+        q = self._rows(b, form.q, products[0].transpose_a, sizes.depth)
+        k = self._rows(b, form.k.source, products[0].transpose_b == form.k.swapped, sizes.depth)
+        v = self._rows(b, form.v.source, products[1].transpose_b != form.v.swapped, sizes.width)
         plain = abs(form.scale * math.sqrt(sizes.depth) - 1) < 1e-6
         op = Attention(self.kept, self.layer, 0.0 if plain else form.scale)
         mask = None if self.causal else self._mask(b, q, k)
@@ -76,27 +79,25 @@ class Plan:
         result.spec.shape = merge(result.shape, form.last.output.shape)
         return result
 
-    def _rows(self, b: Builder, x: Value, swapped: bool) -> Value:
+    def _rows(self, b: Builder, x: Value, swapped: bool, size: int) -> Value:
         """[batch, heads, rows, size], the last two perhaps swapped, as [batch, rows, heads, size]."""
         if self.sizes.flat:
             return b.add(Unsqueeze((0,)), b.add(Permute((2, 0, 1) if swapped else (1, 0, 2)), x))
-        rows, size = (3, 2) if swapped else (2, 3)
+        rows, elements = (3, 2) if swapped else (2, 3)
         if self.way == "heads":
-            together = b.add(Reshape((0, -1, _number((x.shape or ())[size]))), b.add(Permute((rows, 0, 1, size)), x))
+            together = b.add(Reshape((0, -1, size)), b.add(Permute((rows, 0, 1, elements)), x))
             return b.add(Unsqueeze((0,)), together)
-        ordered = b.add(Permute((0, rows, 1, size)), x)
-        return self._joined(b, ordered) if self.way == "long" else ordered
-
-    def _joined(self, b: Builder, x: Value) -> Value:
-        """[batch, rows, heads, size] as [1, batch * rows, heads, size]."""
-        return b.add(Reshape((1, -1, *(_number(size) for size in (x.shape or ())[2:]))), x)
+        ordered = b.add(Permute((0, rows, 1, elements)), x)
+        own = (x.shape or ())[1]
+        return b.add(Reshape((1, -1, int(own or 0), size)), ordered) if self.way == "long" else ordered
 
     def _restored(self, b: Builder, y: Value, q: Value) -> Value:
         """y [1 or batch, rows, heads * size] in the order of the last product."""
-        heads, size = self.sizes.heads, self._width()
+        heads, size = self.sizes.heads, self.sizes.width
         if self.sizes.flat:
-            split = b.add(Reshape((-1, heads, size)), y)
+            split = b.add(Reshape((0, -1, size)), b.add(Squeeze((0,)), y))
             return b.add(Permute((1, 0, 2)), split)
+        assert isinstance(heads, int)  # `_sizes` has looked
         if self.way == "heads":
             split = b.add(Reshape((0, -1, heads, size)), b.add(Squeeze((0,)), y))
             return b.add(Permute((1, 2, 0, 3)), split)
@@ -105,9 +106,6 @@ class Plan:
             target = b.add(Concat(0), _size(b, q, 0), _size(b, q, axis), b.ints(np.array([heads, size])))
             return b.add(Permute((0, 2, 1, 3)), b.add(Reshape(), y, target))
         return b.add(Permute((0, 2, 1, 3)), b.add(Reshape((0, 0, heads, size)), y))
-
-    def _width(self) -> int:
-        return _number((self.form.last.output.shape or (None,))[-1])
 
     def _sees_a_key(self) -> bool:
         return self.known is not None and not np.isneginf(self.known).all(-1).any()
@@ -160,7 +158,9 @@ def plan(form: AttentionForm, runtime: bool, kept: bool = False) -> Plan:
     if kept:
         _check_kept(sizes, runtime)
     if runtime:
-        _check_runtime(form, sizes, kept)
+        _check_runtime(sizes, kept)
+    elif not _has_keys_enough(sizes):
+        raise UnlikeError(f"{sizes.queries} queries on {sizes.keys} keys, which may be fewer")
     if form.blank and not runtime and sizes.mask and sizes.mask[1] != 1:
         raise UnlikeError("rows may see no key, under masks that differ from head to head")
     return Plan(form, sizes, runtime, way, known, causal, kept)
@@ -186,15 +186,20 @@ def _sizes(form: AttentionForm) -> Sequences:
     batch, heads = (1, scores[0]) if flat else scores[:2]
     depth = q[-2 if form.first.op.transpose_a else -1]  # type: ignore[attr-defined]
     width = (form.last.output.shape or (None,))[-1]
-    if not isinstance(depth, int) or not isinstance(width, int) or not isinstance(heads, int):
+    if not isinstance(depth, int) or not isinstance(width, int) or not (flat or isinstance(heads, int)):
         raise UnlikeError("the number of heads, or their size, is not known")
     for x in (form.q, form.k.source, form.v.source):
         lead = (x.shape or ())[:-2]
-        if (lead[:-1] != scores[:-3]) or None in lead or not isinstance(lead[-1], int) or heads % lead[-1]:
+        if lead[:-1] != scores[:-3] or None in lead or not _shares(lead[-1], heads):
             raise UnlikeError(f"'{x.name}' has other batches or heads than the scores")
     if (form.q.shape or ())[:-2] != scores[:-2]:
         raise UnlikeError(f"'{form.q.name}' has other batches or heads than the scores")
-    return Sequences(flat, batch, heads, scores[-2], scores[-1], depth, _mask_sizes(form))
+    return Sequences(flat, batch, heads, scores[-2], scores[-1], depth, width, _mask_sizes(form))
+
+
+def _shares(own: Size, heads: Size) -> bool:
+    """Whether each of so many heads of keys is there for equally many of all heads."""
+    return own == heads or (isinstance(own, int) and isinstance(heads, int) and own > 0 and heads % own == 0)
 
 
 def _mask_sizes(form: AttentionForm) -> Sizes:
@@ -227,6 +232,14 @@ def _way(sizes: Sequences, causal: bool, sinks: bool) -> str:
     return "long" if sinks or (sizes.mask and sizes.mask[0] != 1 and not causal) else "heads"
 
 
+def _has_keys_enough(sizes: Sequences) -> bool:
+    """Whether there are as many keys as queries, or more."""
+    queries, keys = sizes.queries, sizes.keys
+    if isinstance(queries, int) and isinstance(keys, int):
+        return keys >= queries
+    return queries is not None and (queries == keys or str(queries) in str(keys).strip("()").split("+"))
+
+
 def _check_kept(sizes: Sequences, runtime: bool) -> None:
     """UnlikeError where what is kept would not be what is meant."""
     if runtime and sizes.batch != 1:
@@ -235,14 +248,13 @@ def _check_kept(sizes: Sequences, runtime: bool) -> None:
         raise UnlikeError("the mask is not known to have a column for each key")
 
 
-def _check_runtime(form: AttentionForm, sizes: Sequences, kept: bool) -> None:
+def _check_runtime(sizes: Sequences, kept: bool) -> None:
     """UnlikeError for what MNN 3.6.1 computes wrong, whatever the form."""
     if not kept and (sizes.queries is None or sizes.queries != sizes.keys):
         queries, keys = (str(s or "an unknown number of") for s in (sizes.queries, sizes.keys))
         raise UnlikeError(f"{queries} queries on {keys} keys; MNN 3.6.1 needs as many")
-    width = (form.last.output.shape or (None,))[-1]
-    if width != sizes.depth:
-        raise UnlikeError(f"keys of {sizes.depth} and values of {width} elements; MNN 3.6.1 needs as many")
+    if sizes.width != sizes.depth:
+        raise UnlikeError(f"keys of {sizes.depth} and values of {sizes.width} elements; MNN 3.6.1 needs as many")
     if sizes.mask and sizes.mask[1] != 1:
         raise UnlikeError("the mask differs from head to head, which MNN 3.6.1 does not look at")
 
@@ -278,9 +290,3 @@ def _per_head(b: Builder, sinks: Value) -> Value:
 def _size(b: Builder, x: Value, axis: int) -> Value:
     """The size of an axis as int32 [1]."""
     return b.add(ShapeOf(axis, axis + 1), x)
-
-
-def _number(size: Size) -> int:
-    if not isinstance(size, int):
-        raise UnlikeError("the size of heads is not known")
-    return size

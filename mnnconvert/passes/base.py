@@ -39,8 +39,9 @@ class Pass(Protocol):
 
 @dataclass
 class Notes:
-    """What a pass collects for its report while it works."""
+    """What a pass collects for its report while it works on the graphs of `whole`."""
 
+    whole: Graph
     notes: list[str] = field(default_factory=list)
     misses: list[str] = field(default_factory=list)
 
@@ -57,7 +58,7 @@ class GraphPass:
 
     def run(self, graph: Graph) -> Report:
         """Rewrite the graph and every graph inside it."""
-        started, notes = time.perf_counter(), Notes()
+        started, notes = time.perf_counter(), Notes(graph)
         changes = sum(self.change(inner, notes) for inner in graph.graphs())
         return Report(self.name, changes, time.perf_counter() - started, notes.notes, notes.misses)
 

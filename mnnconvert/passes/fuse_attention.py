@@ -75,7 +75,12 @@ def _forms(graph: Graph, notes: Notes) -> list[AttentionForm]:
 def _kept(
     graph: Graph, forms: Sequence[AttentionForm], runtime: bool, notes: Notes
 ) -> tuple[Kept | None, dict[Node, Plan]]:
-    """What is kept from call to call, and the plans of attentions that do so; nothing where one of them cannot."""
+    """What is kept from call to call, and the plans of attentions that do so; nothing where one of them cannot.
+
+    Inputs of a graph inside another are its business.
+    """
+    if graph is not notes.whole:
+        return None, {}
     try:
         kept = kept_keys(graph, forms)
         plans = {form.last: plan(form, runtime, kept=True) for form in kept.forms} if kept else {}

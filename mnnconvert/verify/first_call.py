@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from mnnconvert.verify.engines import Engine, Feeds, Outputs, TensorInfo
+from mnnconvert.verify.layers import IntermediateEngine, SourceLayer
 
 
 def at_first_call(reference: Engine, candidate: Engine) -> Engine:
@@ -21,7 +22,10 @@ def at_first_call(reference: Engine, candidate: Engine) -> Engine:
     lengths = {info.shape[2] if info.shape is not None and len(info.shape) == 4 else None for info in pasts}
     others = {size for info in reference.inputs if info.name in known for size in info.shape or ()}
     named = all(isinstance(length, str) for length in lengths) and not lengths & others
-    return FirstCall(reference, candidate, pasts, frozenset(map(str, lengths))) if pasts and named else reference
+    if not pasts or not named:
+        return reference
+    kind = FirstCallOfLayers if isinstance(reference, IntermediateEngine) else FirstCall
+    return kind(reference, candidate, pasts, frozenset(map(str, lengths)))
 
 
 class FirstCall:
@@ -38,14 +42,16 @@ class FirstCall:
         self.inputs = [self._shortened(info) for info in engine.inputs if info.name not in gone]
 
     def run(self, feeds: Feeds) -> Outputs:
+        results = self._engine.run(self._with_pasts(feeds))
+        return {info.name: results[info.name] for info in self.outputs}
+
+    def _with_pasts(self, feeds: Feeds) -> dict[str, np.ndarray]:
         sizes = {
             symbol: size
             for info in self.inputs
             for symbol, size in zip(info.shape or (), np.shape(feeds[info.name]), strict=False)
         }
-        empty = {info.name: self._nothing(info, sizes) for info in self._pasts}
-        results = self._engine.run({**feeds, **empty})
-        return {info.name: results[info.name] for info in self.outputs}
+        return {**feeds, **{info.name: self._nothing(info, sizes) for info in self._pasts}}
 
     def _nothing(self, info: TensorInfo, sizes: dict[int | str | None, int]) -> np.ndarray:
         shape = [size if isinstance(size, int) else sizes.get(size, 1) for size in info.shape or ()]
@@ -62,3 +68,15 @@ class FirstCall:
             return size
         rest = " + ".join(term for term in terms if term not in self._lengths)
         return int(rest) if rest.isdigit() else rest
+
+
+class FirstCallOfLayers(FirstCall):
+    """The same of an engine that tells the values inside its model; see `IntermediateEngine`."""
+
+    _engine: IntermediateEngine
+
+    def layers(self) -> Sequence[SourceLayer]:
+        return self._engine.layers()
+
+    def run_values(self, feeds: Feeds, names: Sequence[str]) -> Outputs:
+        return self._engine.run_values(self._with_pasts(feeds), names)

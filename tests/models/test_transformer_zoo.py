@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transformer_zoo import KINDS, LAYERS, WORDS, export, export_decoder, feeds
+from transformer_zoo import KINDS, LAYERS, WORDS, export, export_decoder, export_program, feeds, save_keras
 
 import mnnconvert
 from mnnconvert.api import convert_with
@@ -83,3 +83,33 @@ def test_decoders_keep_what_they_were_handed(name, dynamo, tmp_path):
     assert close(afresh.run(everything)["logits"], whole)
     with MnnEngine(path) as engine:
         assert close(engine.run(everything)["logits"], whole)
+
+
+@pytest.mark.parametrize("name", ["BERT", "GPT-2", "Llama", "ViT"])
+def test_exported_programs(name, tmp_path):
+    source, path = tmp_path / "m.pt2", tmp_path / "m.mnn"
+    export_program(name, source)
+    mnnconvert.convert(source, path, transformer_fuse=True, verify="always")
+    assert attentions(path) == LAYERS
+
+
+@pytest.mark.parametrize("layer", ["MultiHeadAttention", "causal", "GroupQueryAttention", "Attention"])
+def test_layers_of_keras(layer, tmp_path):
+    import keras
+
+    make = {
+        "MultiHeadAttention": lambda x: keras.layers.MultiHeadAttention(4, 8)(x, x),
+        "causal": lambda x: keras.layers.MultiHeadAttention(4, 8)(x, x, use_causal_mask=True),
+        "GroupQueryAttention": lambda x: keras.layers.GroupQueryAttention(8, 4, 2)(x, x),
+        "Attention": lambda x: keras.layers.Attention()([x, x]),
+    }[layer]
+    source, path = tmp_path / "m.keras", tmp_path / "m.mnn"
+    save_keras(make, source)
+    report = mnnconvert.convert(source, path, transformer_fuse=True, verify="always")
+    assert attentions(path) == 1
+    assert not [d for d in report.diagnostics if d.reference == "attention-not-fused"]
+    x = np.random.default_rng(0).standard_normal((2, 6, 32)).astype(np.float32)
+    with MnnEngine(path) as engine:
+        (got,) = engine.run({"x": x}).values()
+    (want,) = mnnconvert.load(path).run({"x": x}).values()
+    assert close(got, want)

@@ -111,6 +111,24 @@ def export(name: str, attention: str, path: Path, dynamo: bool) -> None:
     _export(call, INPUTS[takes], feeds(takes, 2, 8), path, ["y"], dynamo)
 
 
+def export_program(name: str, path: Path) -> None:
+    """Write one kind as an exported program of torch, for one sequence of eight words or one picture."""
+    import torch
+
+    takes = KINDS[name].takes
+    call = _call(build(name, "sdpa"), list(INPUTS[takes]), lambda y: y[0])
+    operands = tuple(torch.from_numpy(array) for array in feeds(takes, 1, 8).values())
+    torch.export.save(torch.export.export(call, operands, strict=False), path)
+
+
+def save_keras(layer: Callable[[Any], Any], path: Path) -> None:
+    """Write a model of keras: `layer` of x [batch, 6, 32]."""
+    import keras
+
+    x = keras.Input((6, WIDTH), name="x")
+    keras.Model(x, layer(x)).save(path)
+
+
 def _call(model: Any, names: list[str], results: Callable[[Any], Any], **more: Any) -> Any:
     """A module with operands by position."""
     import torch

@@ -11,6 +11,7 @@ from mnnconvert.ops.arrange import BroadcastTo, Concat
 from mnnconvert.ops.elementwise import Binary, Select
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.shape import Reshape
+from mnnconvert.passes.algebra import CanonicalAlgebra
 from mnnconvert.passes.fuse_attention import FuseAttention
 from mnnconvert.passes.pipeline import run_pipeline
 from mnnconvert.runtime_ref.session import Session
@@ -137,6 +138,21 @@ def keras(op, x):
     return merged(op, op.MatMul(op.Softmax(op.MatMul(q, k)), v))
 
 
+def keras_attention(op, x):
+    """keras.layers.Attention: one head, and no axis for it, so that sequences stand in its place."""
+    q, k, v = projected(op, x, 1, 1, 1)
+    return op.MatMul(op.Softmax(op.Mul(times(op, q, k), 0.25)), v)
+
+
+def keras_causal(op, x):
+    """keras.layers.MultiHeadAttention: a mask times ones in the shape of the scores."""
+    q, k, v = (split(op, t, 4) for t in projected(op, x, 4, 4, 4))
+    scores = times(op, op.Mul(q, 8**-0.5), k)
+    ones = op.Fill(op.ShapeOf(scores), op.constant(np.array(1, np.int32)))
+    seen = op.Mul(ones, op.constant(np.tri(5, dtype=np.int32)[None, None]))
+    return merged(op, op.MatMul(op.Softmax(op.add(Select(), seen, scores, number(op, -1e30))), v))
+
+
 SPELLINGS = {
     "BERT, TorchScript": (bert, {"x": ("n", "s", 16), "mask": ("n", 1, 1, "s")}),
     "BERT, one sequence": (bert, {"x": (1, "s", 16), "mask": (1, 1, 1, "s")}),
@@ -152,6 +168,8 @@ SPELLINGS = {
     "GPT-OSS": (gpt_oss, {"x": (1, 5, 16), "mask": (1, 1, 5, 5)}),
     "OPT": (opt, {"x": (1, 5, 16)}),
     "keras": (keras, {"x": ("n", "s", 16)}),
+    "keras, one head": (keras_attention, {"x": ("n", "s", 16)}),
+    "keras, causal": (keras_causal, {"x": ("n", 5, 16)}),
 }  # fmt: skip
 
 
@@ -166,6 +184,7 @@ def fused(graph: Graph) -> list[str]:
 def test_spellings_of_exporters(spelling, target):
     make, inputs = SPELLINGS[spelling]
     g = build(make, **inputs)
+    CanonicalAlgebra().run(g)
     report = check_pass(FuseAttention(target), g, rtol=1e-5, atol=1e-6)
     assert (report.changes, report.misses) == (1, [])
     assert kinds(g).count("Attention") == 1
@@ -260,6 +279,8 @@ NEAR = {  # how it differs, other sizes, the reason, and whether another runtime
     "another shift than the largest": ({"sinks": {"best": "MINIMUM"}}, {}, "is not the difference from", False),
     "more cut off than the sink": ({"sinks": {"end": -2}}, {"v": (1, 4, 4, SIZE)}, "does not cut the sink", False),
     "more keys": ({}, SEVEN, "5 queries on 7 keys", True),
+    "fewer keys": ({}, {"k": (1, 4, 3, SIZE), "v": (1, 4, 3, SIZE)}, "5 queries on 3 keys", False),
+    "keys of open number": ({}, {"k": (1, 4, "t", SIZE), "v": (1, 4, "t", SIZE)}, "5 queries on t keys", False),
     "other values": ({}, {"v": (1, 4, 5, 6)}, "keys of 8 and values of 6", True),
     "a mask per head": ({}, {"mask": (1, 4, 5, 5)}, "from head to head", True),
     "five axes": ({}, dict.fromkeys("qkv", (1, 2, 2, 5, SIZE)), "three or four axes", False),
@@ -285,3 +306,15 @@ def test_what_does_not_look_like_attention_is_not_spoken_of():
     assert FuseAttention().run(g).misses == []
     g = build(lambda op, a, b: op.Add(op.MatMul(a, b), 1.0), a=(2, 3, 4), b=(2, 4, 3))
     assert FuseAttention().run(g).misses == []
+
+
+@pytest.mark.parametrize(("value", "sizes", "changes"), [(1, (2, 5, 5), 1), (0, (2, 5, 5), 0), (1, (3, 2, 5, 5), 0)])
+def test_conditions_times_ones(value, sizes, changes):
+    def choice(op, x):
+        filled = op.Fill(op.constant(np.array(sizes, np.int32)), op.constant(np.array(value, np.int32)))
+        seen = op.Mul(filled, op.constant(np.tri(5, dtype=np.int32)))
+        return op.add(Select(), seen, x, number(op, -1.0))
+
+    g = build(choice, x=(2, 5, 5))
+    assert check_pass(CanonicalAlgebra(), g, rtol=0, atol=0).changes == changes
+    assert ("Fill" in kinds(g)) == (not changes)

@@ -13,6 +13,7 @@ from mnnconvert.ops.generators import Range
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.normalization import Softmax
 from mnnconvert.ops.shape import Permute, Reshape, ShapeOf, Unsqueeze
+from mnnconvert.passes.fuse_attention import FuseAttention
 from mnnconvert.passes.pipeline import run_pipeline
 from mnnconvert.runtime_ref.session import Session
 from mnnconvert.schema.writer import write_model
@@ -178,3 +179,12 @@ def test_what_cannot_be_kept_stays_an_input_and_says_why(reason):
     assert all("queries on" in miss for miss in report.misses[1:])
     assert [v.name for v in g.inputs] == before
     assert "Attention" not in kinds(g)
+
+
+def test_inputs_of_an_inner_graph_stay():
+    inner, b = decoder(), Builder(Graph())
+    b.graph.subgraphs["body"] = inner
+    b.output(b.input("x", F32, (1,)), "y")
+    before = [v.name for v in inner.inputs]
+    assert FuseAttention().run(b.graph).changes == 0
+    assert [v.name for v in inner.inputs] == before
