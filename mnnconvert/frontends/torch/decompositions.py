@@ -28,7 +28,9 @@ def overload_of(name: str) -> Any:
 
 
 def table() -> dict[Any, Callable[..., Any]]:
-    """The decompositions of this file by overload."""
+    """The decompositions of this folder by overload."""
+    import mnnconvert.frontends.torch.decompositions_windows  # noqa: F401  (registers its own)
+
     found = {overload_of(name): function for name, function in DECOMPOSITIONS.items()}
     return {target: function for target, function in found.items() if target is not None}
 
@@ -233,3 +235,50 @@ def distances(a: Any, b: Any, p: float, mode: int | None = None) -> Any:
     if p == float("inf"):
         return apart.amax(-1)
     return apart.sum(-1) if p == 1 else apart.pow(p).sum(-1).pow(1 / p)
+
+
+@decomposes("aten::amax")
+def amax(x: Any, axes: Any = (), keepdim: bool = False) -> Any:
+    """Over all axes, which the exporter wants to be listed."""
+    if not x.dim():
+        return x.clone()
+    return NotImplemented if axes else x.amax(tuple(range(x.dim())), keepdim)
+
+
+@decomposes("aten::amin")
+def amin(x: Any, axes: Any = (), keepdim: bool = False) -> Any:
+    if not x.dim():
+        return x.clone()
+    return NotImplemented if axes else x.amin(tuple(range(x.dim())), keepdim)
+
+
+@decomposes("aten::nanmedian")
+def nanmedian(x: Any) -> Any:
+    """The lower one in the middle of those that are numbers."""
+    if not x.dtype.is_floating_point:
+        return median(x)
+    flat = x.reshape(-1)
+    count = (flat == flat).sum()
+    ordered = _where(flat == flat, flat, float("inf")).sort().values
+    middle = ordered.gather(0, ((count - 1) // 2).clamp(min=0).reshape(1)).reshape(())
+    return _where(count > 0, middle, float("nan"))
+
+
+@decomposes("aten::diagonal_scatter")
+def diagonal_scatter(x: Any, source: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """x with `source` in a diagonal."""
+    import torch
+
+    matrix = x.movedim((axis1, axis2), (-2, -1))
+    rows, columns = matrix.shape[-2:]
+    along = torch.arange(source.shape[-1])
+    places = (along + max(0, -offset)) * columns + along + max(0, offset)
+    flat = matrix.reshape(*matrix.shape[:-2], rows * columns)
+    return flat.scatter(-1, places.expand(source.shape), source).view(matrix.shape).movedim((-2, -1), (axis1, axis2))
+
+
+@decomposes("prims::scalar_tensor")
+def scalar_tensor(number: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    import torch
+
+    return torch.full((), number, dtype=dtype)

@@ -83,7 +83,7 @@ def _translated(program: Any) -> Any:
     from torch.onnx._internal.exporter import _core
 
     registry = _registry()
-    missing = _missing(program, registry)
+    missing = _missing(program, registry) | _misread(program)
     if missing:
         raise ConversionError(_unsupported(name, places) for name, places in missing.items())
     with quiet():
@@ -140,6 +140,17 @@ def _is_known(target: Any, registry: Any) -> bool:
     if getattr(target, "__name__", "") == "getitem":
         return True
     return bool(registry.get_decomps(target))
+
+
+def _misread(program: Any) -> dict[str, list[str]]:
+    """Results that the exporter gives and torch does not: the statistics of a batch norm that takes none."""
+    import torch
+
+    norms = program.graph_module.graph.find_nodes(
+        op="call_function", target=torch.ops.aten._native_batch_norm_legit_no_training.default
+    )
+    read = [user.name for norm in norms for user in norm.users if user.args[1] > 0 and user.users]
+    return {"aten::native_batch_norm.default with its empty statistics": read} if read else {}
 
 
 def _label(target: Any) -> str:

@@ -144,9 +144,9 @@ def _is_settled(case: Case) -> bool:
     """Whether torch runs a case, with the same result twice, and dense tensors."""
     calls = Calls([case])
     try:
-        first = pytree.tree_leaves(calls(*calls.tensors))
+        first = pytree.tree_leaves(calls(*[t.clone() for t in calls.tensors]))
         torch.manual_seed(2)
-        second = pytree.tree_leaves(calls(*calls.tensors))
+        second = pytree.tree_leaves(calls(*[t.clone() for t in calls.tensors]))
     except (RuntimeError, ValueError, TypeError, NotImplementedError, IndexError):
         return False
     tensors = [(a, b) for a, b in zip(first, second, strict=True) if isinstance(a, torch.Tensor)]
