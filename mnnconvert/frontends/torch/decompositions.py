@@ -29,7 +29,7 @@ def overload_of(name: str) -> Any:
 
 def table() -> dict[Any, Callable[..., Any]]:
     """The decompositions of this folder by overload."""
-    import mnnconvert.frontends.torch.decompositions_windows  # noqa: F401  (registers its own)
+    from mnnconvert.frontends.torch import decompositions_resize, decompositions_windows  # noqa: F401  (register theirs)
 
     found = {overload_of(name): function for name, function in DECOMPOSITIONS.items()}
     return {target: function for target, function in found.items() if target is not None}

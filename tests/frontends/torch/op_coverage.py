@@ -1,6 +1,7 @@
 """Measures all operators that torch has tests for, as docs/torch-operators.md and the table of the package.
 
     op_coverage.py [--only TEXT] [--part I/N] --rows FILE     measure, a line of JSON for each operator
+    op_coverage.py --known FILE ... --rows FILE               those that are not all right in such lines, or not there
     op_coverage.py --write FILE ...                           make the page and the table from such lines
 
 The lines of later files replace those of earlier ones.
@@ -27,7 +28,7 @@ HEAD = """\
 Made by `tests/frontends/torch/op_coverage.py` with torch {version}: samples of torch's own operator tests, up to {most}
 in float32, one in int64 and one that writes into its operand, go through `torch.export` and a conversion, and our
 executor has to give what torch gives: shapes, integers exactly, floats within 1e-3 of the largest value of a result.
-*Refused* means that the conversion ended with a diagnostic that says why. Operators that give other numbers each time are
+*Refused* means that the conversion ended with a diagnostic that says why. What gives other numbers each time is
 left out.
 
 | operators | samples | right | refused | wrong |
@@ -46,24 +47,29 @@ The samples that are right call {overloads} overloads of operators; `mnnconvert 
 def main() -> int:
     options = _parser().parse_args()
     if options.write:
-        rows: dict[str, Row] = {}
-        for path in options.write:
-            rows |= {row.name: row for row in map(_read, path.read_text(encoding="utf-8").splitlines())}
-        PAGE.write_text(page(list(rows.values())), encoding="utf-8")
-        TABLE.write_text(table(list(rows.values())), encoding="utf-8")
+        PAGE.write_text(page(_rows(options.write)), encoding="utf-8")
+        TABLE.write_text(table(_rows(options.write)), encoding="utf-8")
         return 0
     part, count = (int(x) for x in options.part.split("/"))
+    done = {row.name for row in _rows(options.known) if not row.refused + row.wrong}
     with options.rows.open("w", encoding="utf-8") as file:
         for i, (name, info) in enumerate(operators()):
-            if options.only in name and i % count == part:
+            if options.only in name and i % count == part and name not in done:
                 _measure(name, info, file)
     return 0
+
+
+def _rows(paths: list[Path]) -> list[Row]:
+    """The rows of files; those of later ones replace those of earlier ones."""
+    lines = [line for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
+    return list({row.name: row for row in map(_read, lines)}.values())
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", metavar="TEXT", help="operators whose name holds TEXT")
     parser.add_argument("--part", default="0/1", metavar="I/N", help="every N-th operator from I on")
+    parser.add_argument("--known", type=Path, nargs="+", default=[], metavar="FILE", help="what was measured")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="where the lines go")
     parser.add_argument("--write", type=Path, nargs="+", metavar="FILE", help="make page and table")
     return parser
