@@ -282,3 +282,14 @@ def scalar_tensor(number: Any, *, dtype: Any = None, device: Any = None) -> Any:
     import torch
 
     return torch.full((), number, dtype=dtype)
+
+
+@decomposes("aten::angle")
+def angle(x: Any) -> Any:
+    """Of real numbers: pi below 0; NaN stays."""
+    import math
+
+    if x.dtype.is_complex:
+        return NotImplemented
+    y = _where(x < 0, math.pi, 0.0)
+    return _where(x != x, x, y) if x.dtype.is_floating_point else y
