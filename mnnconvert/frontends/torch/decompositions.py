@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mnnconvert.errors import ConversionError
+
 DECOMPOSITIONS: dict[str, Callable[..., Any]] = {}
 """By name, such as "aten::ceil"; NotImplemented where the operator can stay as it is."""
 
@@ -293,3 +295,11 @@ def angle(x: Any) -> Any:
         return NotImplemented
     y = _where(x < 0, math.pi, 0.0)
     return _where(x != x, x, y) if x.dtype.is_floating_point else y
+
+
+@decomposes("aten::nonzero")
+def nonzero(x: Any) -> Any:
+    """Of a number torch gives a matrix without columns, which only its count of rows tells from nothing."""
+    if x.dim():
+        return NotImplemented
+    raise ConversionError.of("unsupported-attribute", "nonzero takes a number, not a tensor", op="aten::nonzero")
