@@ -303,3 +303,22 @@ def nonzero(x: Any) -> Any:
     if x.dim():
         return NotImplemented
     raise ConversionError.of("unsupported-attribute", "nonzero takes a number, not a tensor", op="aten::nonzero")
+
+
+@decomposes("aten::scatter_reduce.two")
+def scatter_mean(x: Any, axis: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Any:
+    """Of means: sums over counts; what nothing is scattered to stays."""
+    if reduce != "mean":
+        return NotImplemented
+    total, count = x, x.new_ones(x.shape)
+    if not include_self:
+        total, count = (y.scatter(axis, index, 0) for y in (total, count))
+    total = total.scatter_add(axis, index, source)
+    count = count.scatter_add(axis, index, source.new_ones(source.shape))
+    return total / count if x.dtype.is_floating_point else total.div(count, rounding_mode="floor")
+
+
+@decomposes("aten::special_log_ndtr")
+def log_ndtr(x: Any) -> Any:
+    """Its tail is the logarithm of a number that float32 does not have."""
+    raise ConversionError.of("unsupported-op", "there is no translation of the operator aten::special_log_ndtr")
