@@ -322,3 +322,13 @@ def scatter_mean(x: Any, axis: int, index: Any, source: Any, reduce: str, *, inc
 def log_ndtr(x: Any) -> Any:
     """Its tail is the logarithm of a number that float32 does not have."""
     raise ConversionError.of("unsupported-op", "there is no translation of the operator aten::special_log_ndtr")
+
+
+@decomposes("aten::linalg_vector_norm")
+def vector_norm(x: Any, order: Any = 2, axes: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """Of all numbers, with axes of size 1 that are kept."""
+    import torch
+
+    if axes or not keepdim:
+        return NotImplemented
+    return torch.linalg.vector_norm(x, order, tuple(range(x.dim())), keepdim, dtype=dtype)

@@ -77,9 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _measure(name: str, info: object, file: object) -> None:
     started = time.perf_counter()
-    row = measure(name, info, SAMPLES)
-    if row is None:
-        return
+    row = measure(name, info, SAMPLES) or Row(name)
     plain = asdict(row) | {"seen": sorted(row.seen), "refusals": sorted(row.refusals)}
     print(json.dumps(plain), file=file, flush=True)
     said = "; ".join([*sorted(row.refusals), *row.mistakes])[:300]
@@ -97,7 +95,7 @@ def page(rows: list[Row]) -> str:
     """docs/torch-operators.md."""
     import torch
 
-    rows = sorted(rows, key=lambda row: row.name)
+    rows = sorted((row for row in rows if row.right + row.refused + row.wrong), key=lambda row: row.name)
     counts = {key: sum(getattr(row, key) for row in rows) for key in ("right", "refused", "wrong")}
     version = torch.__version__.partition("+")[0]
     overloads = len(set().union(*(row.seen for row in rows)))
