@@ -30,6 +30,8 @@ TOLERANCE = 1e-3  # of the largest value of a result
 NOISE = 1e-5
 NARROW = {torch.bfloat16: 2**-7}  # types that results are not rounded to
 
+SETTLED = ("aten::dropout", "aten::scaled_dot_product_attention")
+"""Draw nothing unless they are asked to."""
 TIES = (torch.int64, "topk")
 """Any place may be given among equal numbers."""
 
@@ -192,7 +194,7 @@ def _is_random(name: str) -> bool:
     if "empty" in name:
         return True
     target = overload_of(name)
-    return target is not None and torch.Tag.nondeterministic_seeded in target.tags and name != "aten::dropout"
+    return target is not None and torch.Tag.nondeterministic_seeded in target.tags and name not in SETTLED
 
 
 def _said(error: MnnConvertError) -> str:
