@@ -75,7 +75,7 @@ class ScatterNd(_Scatter):
         self, indices: np.ndarray, updates: np.ndarray, shape: np.ndarray, data: np.ndarray | None = None
     ) -> np.ndarray:
         sizes = tuple(int(d) for d in shape)
-        y = np.zeros(sizes, updates.dtype) if data is None else np.array(data)
+        y = np.zeros(sizes, updates.dtype) if data is None else np.array(data, order="C")
         depth = indices.shape[-1]
         rows = np.zeros(indices.shape[:-1], np.intp)
         for i in range(depth):
@@ -117,7 +117,7 @@ class ScatterElements(_Scatter):
         self, data: np.ndarray, indices: np.ndarray, updates: np.ndarray, axis: np.ndarray | None = None
     ) -> np.ndarray:
         along = normal_axis(0 if axis is None else int(axis.reshape(-1)[0]), data.ndim)
-        y = np.array(data)
+        y = np.array(data, order="C")
         places = np.zeros(indices.shape, np.intp)
         for i, size in enumerate(data.shape):
             own = np.arange(indices.shape[i]).reshape(-1, *(1,) * (data.ndim - 1 - i))

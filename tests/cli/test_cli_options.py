@@ -21,6 +21,8 @@ INTERFACE_FLAGS = {
     "--inputConfigFile",
     "--saveStaticModel",
     "--input-shape",
+    "--input-type",
+    "--input-value",
     "--keepInputFormat",
     "--optimizeLevel",
     "--optimizePrefer",

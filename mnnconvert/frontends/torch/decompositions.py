@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mnnconvert.errors import ConversionError
+
 DECOMPOSITIONS: dict[str, Callable[..., Any]] = {}
 """By name, such as "aten::ceil"; NotImplemented where the operator can stay as it is."""
 
@@ -28,7 +30,9 @@ def overload_of(name: str) -> Any:
 
 
 def table() -> dict[Any, Callable[..., Any]]:
-    """The decompositions of this file by overload."""
+    """The decompositions of this folder by overload."""
+    from mnnconvert.frontends.torch import decompositions_resize, decompositions_windows  # noqa: F401  (register theirs)
+
     found = {overload_of(name): function for name, function in DECOMPOSITIONS.items()}
     return {target: function for target, function in found.items() if target is not None}
 
@@ -233,3 +237,98 @@ def distances(a: Any, b: Any, p: float, mode: int | None = None) -> Any:
     if p == float("inf"):
         return apart.amax(-1)
     return apart.sum(-1) if p == 1 else apart.pow(p).sum(-1).pow(1 / p)
+
+
+@decomposes("aten::amax")
+def amax(x: Any, axes: Any = (), keepdim: bool = False) -> Any:
+    """Over all axes, which the exporter wants to be listed."""
+    if not x.dim():
+        return x.clone()
+    return NotImplemented if axes else x.amax(tuple(range(x.dim())), keepdim)
+
+
+@decomposes("aten::amin")
+def amin(x: Any, axes: Any = (), keepdim: bool = False) -> Any:
+    if not x.dim():
+        return x.clone()
+    return NotImplemented if axes else x.amin(tuple(range(x.dim())), keepdim)
+
+
+@decomposes("aten::nanmedian")
+def nanmedian(x: Any) -> Any:
+    """The lower one in the middle of those that are numbers."""
+    if not x.dtype.is_floating_point:
+        return median(x)
+    flat = x.reshape(-1)
+    count = (flat == flat).sum()
+    ordered = _where(flat == flat, flat, float("inf")).sort().values
+    middle = ordered.gather(0, ((count - 1) // 2).clamp(min=0).reshape(1)).reshape(())
+    return _where(count > 0, middle, float("nan"))
+
+
+@decomposes("aten::diagonal_scatter")
+def diagonal_scatter(x: Any, source: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """x with `source` in a diagonal."""
+    import torch
+
+    matrix = x.movedim((axis1, axis2), (-2, -1))
+    rows, columns = matrix.shape[-2:]
+    along = torch.arange(source.shape[-1])
+    places = (along + max(0, -offset)) * columns + along + max(0, offset)
+    flat = matrix.reshape(*matrix.shape[:-2], rows * columns)
+    return flat.scatter(-1, places.expand(source.shape), source).view(matrix.shape).movedim((-2, -1), (axis1, axis2))
+
+
+@decomposes("prims::scalar_tensor")
+def scalar_tensor(number: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    import torch
+
+    return torch.full((), number, dtype=dtype)
+
+
+@decomposes("aten::angle")
+def angle(x: Any) -> Any:
+    """Of real numbers: pi below 0; NaN stays."""
+    import math
+
+    if x.dtype.is_complex:
+        return NotImplemented
+    y = _where(x < 0, math.pi, 0.0)
+    return _where(x != x, x, y) if x.dtype.is_floating_point else y
+
+
+@decomposes("aten::nonzero")
+def nonzero(x: Any) -> Any:
+    """Of a number torch gives a matrix without columns, which only its count of rows tells from nothing."""
+    if x.dim():
+        return NotImplemented
+    raise ConversionError.of("unsupported-attribute", "nonzero takes a number, not a tensor", op="aten::nonzero")
+
+
+@decomposes("aten::scatter_reduce.two")
+def scatter_mean(x: Any, axis: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Any:
+    """Of means: sums over counts; what nothing is scattered to stays."""
+    if reduce != "mean":
+        return NotImplemented
+    total, count = x, x.new_ones(x.shape)
+    if not include_self:
+        total, count = (y.scatter(axis, index, 0) for y in (total, count))
+    total = total.scatter_add(axis, index, source)
+    count = count.scatter_add(axis, index, source.new_ones(source.shape))
+    return total / count if x.dtype.is_floating_point else total.div(count, rounding_mode="floor")
+
+
+@decomposes("aten::special_log_ndtr")
+def log_ndtr(x: Any) -> Any:
+    """Its tail is the logarithm of a number that float32 does not have."""
+    raise ConversionError.of("unsupported-op", "there is no translation of the operator aten::special_log_ndtr")
+
+
+@decomposes("aten::linalg_vector_norm")
+def vector_norm(x: Any, order: Any = 2, axes: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """Of all numbers, with axes of size 1 that are kept."""
+    import torch
+
+    if axes or not keepdim:
+        return NotImplemented
+    return torch.linalg.vector_norm(x, order, tuple(range(x.dim())), keepdim, dtype=dtype)

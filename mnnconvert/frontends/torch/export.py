@@ -84,7 +84,7 @@ def export(
     except MnnConvertError:
         raise
     except Exception as error:
-        known = _known_cause(error)
+        known = known_cause(error)
         if known is not None:
             raise known from error
         raise ConversionError.of(
@@ -94,7 +94,7 @@ def export(
         ) from error
 
 
-def _known_cause(error: BaseException | None) -> MnnConvertError | None:
+def known_cause(error: BaseException | None) -> MnnConvertError | None:
     """A diagnostic of ours that torch has wrapped into its own error."""
     while error is not None:
         if isinstance(error, MnnConvertError):

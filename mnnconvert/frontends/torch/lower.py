@@ -11,13 +11,18 @@ from typing import Any
 
 from mnnconvert.errors import ConversionError, Diagnostic
 from mnnconvert.frontends.torch.decompositions import overload_of, table
-from mnnconvert.frontends.torch.export import quiet, short
+from mnnconvert.frontends.torch.export import known_cause, quiet, short
 from mnnconvert.frontends.torch.ports import Computed, input_ports, output_ports
 from mnnconvert.frontends.torch.quantized import dequantized_rows, gather_scales
 from mnnconvert.frontends.torch.translations import TRANSLATIONS, coded
 from mnnconvert.ir import ArrayTensor, Tensor
 
 INT4 = 22  # TensorProto.INT4; here the codes lie in int8
+FOREIGN = (
+    "torchvision::nms",
+    "torchvision::roi_align",
+    "torchao::dequantize_affine",
+)  # of packages that may come later
 OPSET = 18  # the one that all translations of the exporter are written in
 
 
@@ -44,12 +49,15 @@ def prepared(program: Any) -> Any:
     sizes_may_be_one = torch.fx.experimental._config.patch(backed_size_oblivious=True)
     with quiet(), sizes_may_be_one:
         try:
-            program = program.run_decompositions(dict(_decompositions()))
+            program = program.run_decompositions(dict(_decompositions(_registry())))
             _fx_passes.insert_type_promotion_nodes(program.graph_module)
             _fx_passes.remove_assertion_nodes(program.graph_module)
             gather_scales(program.graph_module.graph)
             _drop_constant_results(program.graph_module.graph)
         except Exception as error:
+            ours = known_cause(error)
+            if ours is not None:
+                raise ours from error
             raise ConversionError.of(
                 "torch-export-failed", f"torch cannot take the model apart: {short(_root(error))}"
             ) from error
@@ -83,7 +91,7 @@ def _translated(program: Any) -> Any:
     from torch.onnx._internal.exporter import _core
 
     registry = _registry()
-    missing = _missing(program, registry)
+    missing = _missing(program, registry) | _misread(program)
     if missing:
         raise ConversionError(_unsupported(name, places) for name, places in missing.items())
     with quiet():
@@ -95,8 +103,13 @@ def _translated(program: Any) -> Any:
             ) from error
 
 
-@cache
 def _registry() -> Any:
+    """The translations of all operators that torch knows by now."""
+    return _registry_of(tuple(overload_of(name) is not None for name in FOREIGN))
+
+
+@cache
+def _registry_of(_: tuple[bool, ...]) -> Any:
     from torch.onnx._internal.exporter import _registration
 
     with quiet():
@@ -110,11 +123,11 @@ def _registry() -> Any:
 
 
 @cache
-def _decompositions() -> dict[Any, Any]:
+def _decompositions(registry: Any) -> dict[Any, Any]:
     """What to take apart: all that has no translation, and what we take apart ourselves."""
     from torch.onnx._internal.exporter import _decomp
 
-    known = set(_decomp.get_onnx_implemented_overloads(_registry()))
+    known = set(_decomp.get_onnx_implemented_overloads(registry))
     return {**_decomp.create_onnx_friendly_decomposition_table(known), **table()}
 
 
@@ -140,6 +153,17 @@ def _is_known(target: Any, registry: Any) -> bool:
     if getattr(target, "__name__", "") == "getitem":
         return True
     return bool(registry.get_decomps(target))
+
+
+def _misread(program: Any) -> dict[str, list[str]]:
+    """Results that the exporter gives and torch does not: the statistics of a batch norm that takes none."""
+    import torch
+
+    norms = program.graph_module.graph.find_nodes(
+        op="call_function", target=torch.ops.aten._native_batch_norm_legit_no_training.default
+    )
+    read = [user.name for norm in norms for user in norm.users if user.args[1] > 0 and user.users]
+    return {"aten::native_batch_norm.default with its empty statistics": read} if read else {}
 
 
 def _label(target: Any) -> str:

@@ -22,7 +22,7 @@ def translates(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 def node(op: str, inputs: Sequence[Any], domain: str = "", **attributes: Any) -> Any:
-    """The result of a node that is written here; a number among the operands becomes a constant."""
+    """The result of a node that is written here."""
     import onnx_ir as ir
     from torch.onnx._internal.exporter import _core
 
@@ -52,3 +52,41 @@ def dequantize_affine(
     if len(block) != 2 or block[0] != 1:
         raise ValueError(f"blocks of {list(block)} codes")
     return coded(codes, scale, zero, block[1], lowest or 0, highest or 0)
+
+
+def constant(*numbers: int | float) -> Any:
+    """A vector of int64 or float32."""
+    import numpy as np
+    import onnx_ir as ir
+
+    whole = all(isinstance(n, int) for n in numbers)
+    return node("Constant", (), value=ir.tensor(np.array(numbers, np.int64 if whole else np.float32)))
+
+
+def columns(x: Any, start: int, end: int) -> Any:
+    """x[:, start:end] of a matrix."""
+    return node("Slice", (x, constant(start), constant(end), constant(1)))
+
+
+MOST_BOXES = 2**31 - 1
+
+
+@translates("torchvision::nms")
+def nms(boxes: Any, scores: Any, threshold: float) -> Any:
+    """Places of the boxes that stay, by falling score; corners may come in the order x, y as well as y, x."""
+    batch = node("Unsqueeze", (boxes, constant(0))), node("Unsqueeze", (scores, constant(0, 1)))
+    found = node("NonMaxSuppression", (*batch, constant(MOST_BOXES), constant(float(threshold))))
+    return node("Reshape", (columns(found, 2, 3), constant(-1)))
+
+
+@translates("torchvision::roi_align")
+def roi_align(
+    x: Any, rois: Any, scale: float, height: int, width: int, sampling_ratio: int = -1, aligned: bool = False
+) -> Any:
+    """Rows of `rois` are [picture, x1, y1, x2, y2]."""
+    picture = node("Cast", (node("Reshape", (columns(rois, 0, 1), constant(-1))),), to=7)  # TensorProto.INT64
+    return node(
+        "RoiAlign", (x, columns(rois, 1, 5), picture), spatial_scale=float(scale), output_height=height,
+        output_width=width, sampling_ratio=max(sampling_ratio, 0),
+        coordinate_transformation_mode="half_pixel" if aligned else "output_half_pixel",
+    )  # fmt: skip

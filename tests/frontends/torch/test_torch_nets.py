@@ -104,7 +104,11 @@ NETS = {
     "tagger": (Tagger, (torch.ones(2, 7, dtype=torch.int64),), ("program",), {0: torch.export.Dim("batch")}),
     "block": (Block, (torch.ones(2, 5, 32),), ("traced", "program"), {1: torch.export.Dim("n", min=2)}),
 }
-FIXED = [(name, form) for name, (_, _, forms, _) in NETS.items() for form in forms]
+QUICK = {("resnet", "traced"), ("resnet", "scripted"), ("vit", "program"), ("block", "traced")}
+FIXED = [
+    pytest.param(name, form, marks=() if (name, form) in QUICK else pytest.mark.slow)
+    for name, (_, _, forms, _) in NETS.items() for form in forms
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +123,9 @@ def test_a_net_of_fixed_sizes(name, form, tmp_path):
     check(save(build(), inputs, form, tmp_path), **keywords)
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(
+    "name", ["tagger", "block", *(pytest.param(n, marks=pytest.mark.slow) for n in ("resnet", "vit"))]
+)
 def test_a_program_keeps_its_open_sizes(name, tmp_path):
     build, inputs, _, axes = NETS[name]
     report = check(save(build(), inputs, "program", tmp_path, (axes,)))

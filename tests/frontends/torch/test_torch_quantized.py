@@ -26,7 +26,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("sizes", [(2, 64), (2, 5, 64)], ids=["matrix", "batch"])
+@pytest.mark.parametrize("sizes", [(2, 64), pytest.param((2, 5, 64), marks=pytest.mark.slow)], ids=["matrix", "batch"])
 @pytest.mark.filterwarnings("ignore")
 def test_codes_stay(name, sizes, tmp_path):
     torch.manual_seed(0)

@@ -56,7 +56,7 @@ class InPlaceOnInput(nn.Module):
 
 
 @pytest.mark.parametrize("module", [InPlace(), InPlaceOnInput()], ids=["clone", "input"])
-@pytest.mark.parametrize("form", ["traced", "scripted", "program"])
+@pytest.mark.parametrize("form", ["traced", pytest.param("scripted", marks=pytest.mark.slow), "program"])
 def test_writing_in_place(module, form, tmp_path):
     told = form == "program" or (form == "traced" and isinstance(module, InPlace))  # a changed input keeps no sizes
     sizes = {} if told else {"input_shape": {"x": (3, 5)}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,10 @@ from mnnconvert.verify.mnn_engine import MnnEngine
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript", reason="torch's exporter needs it")
+
+# The exporter looks through all operators of torch for every program, a third of a second, and finds the same.
+_exporter = torch.export.exported_program
+_exporter._collect_all_valid_cia_ops = functools.cache(_exporter._collect_all_valid_cia_ops)
 
 TOLERANCE = 1e-3  # of the largest value
 
