@@ -233,7 +233,7 @@ def supported_ops(framework: str = "ONNX") -> list[dict[str, Any]]:
     Operators of TFLite and TensorFlow have versions instead of opsets, and those of Caffe none; all are read, so that
     `since` is 1.
     """
-    from mnnconvert.conversion import require_frontend
+    from mnnconvert.sources import require_frontend
 
     require_frontend(framework)
     if framework.upper() == "TFLITE":

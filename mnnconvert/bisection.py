@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.conversion import imported
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir import ArrayTensor, FileTensor, Graph, Node, Value
 from mnnconvert.options import ConversionOptions
@@ -25,6 +24,7 @@ from mnnconvert.quantizers.plan import holds_weight
 from mnnconvert.runtime_ref.session import Session
 from mnnconvert.schema.reader import read_model
 from mnnconvert.schema.writer import write_model
+from mnnconvert.sources import imported
 from mnnconvert.verify.compare import Tolerance, compare_outputs
 from mnnconvert.verify.engines import Engine, Feeds, Outputs, SessionEngine
 from mnnconvert.verify.layers import IntermediateEngine, LayerwiseResult

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnnconvert.errors import ConversionError, Diagnostic, GateError, UsageError, unreadable
-from mnnconvert.frameworks import FRONTENDS, SOURCE_ENGINES, SUFFIXES
-from mnnconvert.ir import Graph, Shape, to_text
-from mnnconvert.ir.types import format_shape
+from mnnconvert.errors import ConversionError, Diagnostic, GateError, UsageError
+from mnnconvert.frameworks import SOURCE_ENGINES
+from mnnconvert.ir import Graph, to_text
 from mnnconvert.options import ConversionOptions
+from mnnconvert.sources import bytes_on_disk, guess_framework, imported, plugins, torch_inputs, without_collection
 
 if TYPE_CHECKING:
-    from mnnconvert.frontends.torch.inputs import InputOptions
     from mnnconvert.passes.base import Report
     from mnnconvert.quantizers.plan import LayerPlan
     from mnnconvert.quantizers.recipe import Recipe
@@ -98,7 +95,7 @@ class Conversion:
     def run(self) -> ConversionReport:
         """Convert (or, with `plan`, only say what would be done)."""
         started = time.perf_counter()
-        with _without_collection():
+        with without_collection():
             self._convert()
         self.report.seconds = time.perf_counter() - started
         if self.options.html is not None:
@@ -138,61 +135,11 @@ class Conversion:
         self.report.diagnostics.append(Diagnostic(reference, message, hint=hint))
 
     def _read(self) -> Graph:
-        require_frontend(self.framework)
-        if self.framework != "TORCH" and (self.options.input_type or self.options.input_value):
-            raise UsageError.of(
-                "option-without-effect", "--input-type and --input-value are for TorchScript, which may leave them open"
-            )
         self.progress("read", 0.0)
-        shapes = self._shapes()
-        if self.framework == "MNN":
-            graph = self._read_mnn(shapes)
-        elif self.framework == "TFLITE":
-            from mnnconvert.frontends.tflite.reader import read_tflite
-
-            graph = read_tflite(self.source, shapes, self.options.batch or 0)
-        elif self.framework == "TF":
-            from mnnconvert.frontends.tensorflow.reader import read_tensorflow
-
-            graph = read_tensorflow(self.source, shapes, self.options.batch or 0, self.options.signature or "")
-        elif self.framework == "CAFFE":
-            from mnnconvert.frontends.caffe.reader import read_caffe
-
-            graph = read_caffe(self.source, self.options.prototxt, shapes, self.options.batch or 0)
-        elif self.framework == "TORCH":
-            from mnnconvert.frontends.torch.reader import read_torch
-
-            graph = read_torch(self.source, self._torch_inputs(shapes), self.note)
-        else:
-            from mnnconvert.frontends.onnx.reader import read_onnx
-
-            graph = read_onnx(self.source, shapes, self.options.batch or 0)
-        if self.options.save_static_model:
-            _require_static(graph)
-        if not self.options.allow_custom_op:
-            _refuse_plugins(graph)
+        graph = imported(self.options, self.note)
         self.report.source_bytes = bytes_on_disk(self.source, graph)
         self.report.nodes_before = sum(len(g.nodes) for g in graph.graphs())
         return graph
-
-    def _shapes(self) -> dict[str, Shape]:
-        """The sizes that inputs are given."""
-        return {**fixed_shapes(self.options.input_config_file), **self.options.input_shape}
-
-    def _torch_inputs(self, shapes: dict[str, Shape]) -> InputOptions:
-        from mnnconvert.frontends.torch.inputs import input_options
-
-        options = self.options
-        return input_options(shapes, options.input_type, options.input_value, options.batch or 0)
-
-    def _read_mnn(self, shapes: dict[str, Shape]) -> Graph:
-        from mnnconvert.schema.reader import read_model
-
-        if shapes or self.options.batch:
-            raise UsageError.of(
-                "option-without-effect", "input sizes can only be fixed while a source model is converted"
-            )
-        return read_model(self.source)
 
     def _rewrite(self, graph: Graph) -> None:
         from mnnconvert.passes.pipeline import run_pipeline
@@ -319,7 +266,7 @@ class Conversion:
         if self.options.verify == "never":
             return None
         demanded = self.options.verify == "always"
-        foreign = _plugins(graph)
+        foreign = plugins(graph)
         if foreign and not demanded:
             self.note("not-verified", f"onnxruntime does not know {', '.join(foreign)}, so the file was not proved")
             return None
@@ -343,7 +290,7 @@ class Conversion:
 
         chosen: dict[str, Any] = dict(self.options.chosen)
         if self.framework == "TORCH":
-            chosen["inputs"] = self._torch_inputs(self._shapes())
+            chosen["inputs"] = torch_inputs(self.options)
         try:
             self._engine = open_source(self.source, self.framework, chosen=chosen)
         except ConversionError as error:
@@ -493,155 +440,13 @@ class Conversion:
             )
 
 
-def imported(options: ConversionOptions) -> Graph:
-    """The graph of a source model as its frontend makes it, before any pass."""
-    return Conversion(options)._read()
-
-
-TOLD = {"prototxt": "CAFFE", "signature": "TF"}  # what tells models of one framework beside their files
-
-
-def told_of(framework: str, chosen: Mapping[str, str]) -> dict[str, str]:
-    """The part of `chosen` that says something about models of this framework."""
-    return {name: text for name, text in chosen.items() if TOLD[name] == framework}
-
-
-def check_told(chosen: Mapping[str, str], frameworks: Collection[str]) -> None:
-    """Refuse what would have no effect: it tells of models of a framework that is not among these."""
-    problems = [
-        Diagnostic("option-without-effect", f"--{name} is for {TOLD[name]} models; here is none", hint="Leave it out.")
-        for name in chosen if TOLD[name] not in frameworks
-    ]  # fmt: skip
-    if problems:
-        raise UsageError(problems)
-
-
-def read_source(path: Path, framework: str | None = None, chosen: Mapping[str, str] | None = None) -> Graph:
-    """The graph of any model file as it is read, before passes; the framework is guessed where it is not given.
-
-    `chosen` holds what else tells the model (`ConversionOptions.chosen`).
-    """
-    framework = framework or guess_framework(path)
-    told = told_of(framework, chosen or {})
-    options = ConversionOptions.from_keywords(model_file=str(path), framework=framework, allow_custom_op=True, **told)
-    with _without_collection():
-        return imported(options)
-
-
 def prepare_source(options: ConversionOptions) -> tuple[Graph, ConversionReport]:
     """The float graph that a conversion with these options quantizes or writes, and what the passes did."""
     conversion = Conversion(options)
-    with _without_collection():
+    with without_collection():
         from mnnconvert.weights import recipe_of
 
         conversion.recipe = recipe_of(options)
         graph = conversion._read()
         conversion._rewrite(graph)
     return graph, conversion.report
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """No search for cycles meanwhile: a graph is made of them, and all of it is in use until the end."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def guess_framework(path: Path) -> str:
-    """The framework of a file by its suffix, or by its first bytes; a folder is a SavedModel."""
-    known = SUFFIXES.get(path.suffix.lower())
-    if known:
-        return known
-    if os.path.isdir(path):
-        return "TF"
-    try:
-        with path.open("rb") as file:
-            head = file.read(64)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    if head[4:8] == b"TFL3":
-        return "TFLITE"
-    if head[:1] == b"\x08" and len(head) > 2:  # ModelProto.ir_version comes first
-        return "ONNX"
-    raise UsageError.of("unknown-framework", f"'{path}' does not tell what framework it is from", hint="say it with -f")
-
-
-def require_frontend(framework: str) -> None:
-    """Refuse frameworks that have no frontend."""
-    if framework.upper() not in FRONTENDS:
-        raise ConversionError.of(
-            "framework-not-available", f"there is no frontend for {framework} models", hint="export the model to ONNX"
-        )
-
-
-def fixed_shapes(path: str | None) -> dict[str, Shape]:
-    """Input sizes of an MNN input configuration file: `input_names = a,b` and `input_dims = 1x3x224x224,1x8`."""
-    if path is None:
-        return {}
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise unreadable(path, error) from error
-    except UnicodeDecodeError as error:
-        raise ConversionError.of("unreadable-file", f"cannot read '{path}': {error}", file=path) from error
-    pairs = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines) if value}
-    names = [n.strip() for n in pairs.get("input_names", "").split(",") if n.strip()]
-    dims = [d.strip() for d in pairs.get("input_dims", "").split(",") if d.strip()]
-    if not names or len(names) != len(dims) or not all(all(p.isdigit() for p in d.split("x")) for d in dims):
-        raise UsageError.of(
-            "bad-input", f"'{path}' needs lines like 'input_names = a,b' and 'input_dims = 1x3x8x8,1x4'", file=path
-        )
-    return {name: tuple(int(p) for p in d.split("x")) for name, d in zip(names, dims, strict=True)}
-
-
-def _plugins(graph: Graph) -> list[str]:
-    """Names of the ops in a graph that come from plug-ins."""
-    from mnnconvert.ops.plugin import PluginOp
-
-    return sorted({n.op.plugin for g in graph.graphs() for n in g.nodes if isinstance(n.op, PluginOp)})
-
-
-def _refuse_plugins(graph: Graph) -> None:
-    problems = [
-        Diagnostic(
-            "custom-op",
-            f"'{name}' comes from a plug-in: only a runtime with a kernel of that name can run the file",
-            {"op": name},
-            "--allowCustomOp writes it all the same",
-        )
-        for name in _plugins(graph)
-    ]
-    if problems:
-        raise ConversionError(problems)
-
-
-def _require_static(graph: Graph) -> None:
-    problems = [
-        Diagnostic(
-            "open-size",
-            f"the input '{v.name}' has the sizes {format_shape(v.shape)}, of which {_open(v.shape)} is open",
-            {"input": v.name},
-            f"fix it with --input-shape {v.name}:1x3x224x224 or the like",
-        )
-        for v in graph.inputs if v.shape is None or not all(isinstance(d, int) for d in v.shape)
-    ]  # fmt: skip
-    if problems:
-        raise ConversionError(problems)
-
-
-def _open(shape: Shape | None) -> str:
-    return "everything" if shape is None else ", ".join(str(d) for d in shape if not isinstance(d, int))
-
-
-def bytes_on_disk(source: Path, graph: Graph) -> int:
-    """Bytes of the model file (or of all in its folder) and of the external files that its weights lie in."""
-    from mnnconvert.ir import FileTensor
-
-    files = {v.tensor.path for g in graph.graphs() for v in g.constants() if isinstance(v.tensor, FileTensor)}
-    files.update(source.rglob("*") if source.is_dir() else [source])
-    return sum(f.stat().st_size for f in files if f.is_file())

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mnnconvert.conversion import bytes_on_disk, check_told, guess_framework, read_source
 from mnnconvert.ir import Graph, Value
 from mnnconvert.ir.types import Shape
 from mnnconvert.layers import Layer, bounds, layers_of
 from mnnconvert.schema import tables
 from mnnconvert.schema.reader import graph_of, read_net
 from mnnconvert.schema.weights import WeightSource
+from mnnconvert.sources import bytes_on_disk, check_told, guess_framework, read_source
 
 
 @dataclass

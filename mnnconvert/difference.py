@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.conversion import check_told, guess_framework, read_source, told_of
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir import Graph, Node, Tensor, Value
 from mnnconvert.ir.tensor import content_digest
@@ -21,6 +20,7 @@ from mnnconvert.ir.text import attributes
 from mnnconvert.ir.types import format_shape
 from mnnconvert.layers import Layer, layers_of, stored_weight
 from mnnconvert.ops.matmul import CONVERTED
+from mnnconvert.sources import check_told, guess_framework, read_source, told_of
 from mnnconvert.verify.verification import VerificationResult
 
 ANY_ERROR = 1e300  # outputs are measured here, not judged

@@ -16,3 +16,6 @@ SOURCE_ENGINES = {
     "TF": ("tensorflow", "TensorFlow", "tf"), "TORCH": ("torch", "Torch", "torch"), "CAFFE": ("cv2", "OpenCV", "caffe"),
 }  # fmt: skip
 """What runs the models of a framework: package, name, extra that installs it."""
+
+TOLD = {"prototxt": "CAFFE", "signature": "TF"}
+"""What tells models of one framework beside their files, by the names of options."""

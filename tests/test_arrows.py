@@ -33,7 +33,7 @@ ROOMS: dict[str, set[str]] = {
 """Room or module -> what it may know. The interface sits on top of all rooms, and `cli` on top of the interface."""
 INTERFACE = {
     "api", "bisection", "calibration", "compression", "conversion", "describe", "difference", "feeding", "layers",
-    "llm", "llm_session", "perplexity", "report", "reproduction", "verification", "weights",
+    "llm", "llm_session", "perplexity", "report", "reproduction", "sources", "verification", "weights",
 }  # fmt: skip
 ROOMS |= dict.fromkeys(INTERFACE, set(ROOMS) | INTERFACE)
 ROOMS["root"] = set(ROOMS)

@@ -13,9 +13,9 @@ from model_files import network
 
 import mnnconvert
 from mnnconvert.cli.main import main
-from mnnconvert.conversion import read_source
 from mnnconvert.difference import ModelDifference, compare_files, compare_graphs, numeric_change
 from mnnconvert.ir import ArrayTensor
+from mnnconvert.sources import read_source
 
 
 def converted(folder: Path, file: str, keywords: dict[str, Any] | None = None, **variant: Any) -> Path:

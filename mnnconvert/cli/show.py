@@ -41,8 +41,8 @@ SYNTAX = Syntax(
 
 
 def run(arguments: Arguments, out: Output) -> int:
-    from mnnconvert.conversion import TOLD
     from mnnconvert.describe import look_into
+    from mnnconvert.frameworks import TOLD
     from mnnconvert.layers import layers_of, totals
 
     path = Path(arguments.words[0])

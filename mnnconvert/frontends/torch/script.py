@@ -2,7 +2,7 @@
 
 Whatever is a Python value while it runs (sizes, flags, lists, conditions on them) is settled then; what depends on the
 numbers of a tensor becomes torch.cond and torch.while_loop. torch itself has no way from one form to the other any more
-(docs/decisions/0009-torch-through-exported-programs.md).
+(docs/decisions/0008-torch-through-exported-programs.md).
 """
 
 from __future__ import annotations

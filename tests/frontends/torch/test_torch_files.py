@@ -11,8 +11,8 @@ import pytest
 from torch_cases import check, refusal, save, torch
 
 import mnnconvert
-from mnnconvert.conversion import guess_framework
 from mnnconvert.errors import UsageError
+from mnnconvert.sources import guess_framework
 from mnnconvert.verification import open_source
 from mnnconvert.verify.torch_engine import TorchEngine
 
