@@ -109,8 +109,8 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
      "Give the .caffemodel that was trained with this net, and leave the names of layers as they were."),
     ("bad-torch-file", "The file is no TorchScript and no exported program, or is damaged.",
      "Save the model again with torch.jit.save or torch.export.save; the message says what torch does not like."),
-    ("weights-without-network", "The file holds the weights of a Torch model by name, not what is computed with them.",
-     "Build the network in Python, load the weights, and give the module to mnnconvert.convert, or save it whole."),
+    ("weights-without-network", "The file holds the weights of a model by name, not what is computed with them.",
+     "Build the network in Python, load the weights, and save it whole, or give a Torch module to mnnconvert.convert."),
     ("pickled-object", "The file is a pickled Python object, and to load one runs the code in it, which is never done.",
      "Load it yourself where you trust it, and give the module to mnnconvert.convert, or save it whole."),
     ("torch-export-failed", "The network cannot be followed without running it: a choice or size depends on data in "
@@ -213,6 +213,9 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
      "hard."),
     ("source-engine-failed", "The framework of the source could not run its own model.",
      "Check that the model runs there, or give inputs it accepts with --inputs FILE.npz."),
+    ("source-random", "The source model draws random numbers with all inputs that were tried: it answers differently "
+     "each time, and no file can agree with that.",
+     "Turn off what is random (training switches) with --inputs, or use --verify never."),
     ("source-engine-missing", "The framework that could prove the result is not installed.",
      "pip install 'mnnconvert[verify]', or use --verify never."),
     ("peer-runtime-failed", "The released MNN runtime failed or crashed on the model.",

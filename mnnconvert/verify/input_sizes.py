@@ -50,13 +50,15 @@ def words_of(name: str) -> set[str]:
 
 
 def choose_shapes(inputs: Sequence[TensorInfo], step: Step, sizes: Mapping[str, int]) -> Shapes:
-    """A shape for every input; `sizes` gives symbolic sizes by name. Inputs of unknown rank get [1]."""
+    """A shape for every input; `sizes` gives symbolic sizes by name. Inputs of unknown rank get [1], switches []."""
     chosen = _chosen(inputs, step, sizes)
     return {info.name: tuple(_size(info, axis, chosen) for axis in range(len(_declared(info)))) for info in inputs}
 
 
 def _declared(info: TensorInfo) -> tuple[int | str | None, ...]:
-    return (1,) if info.shape is None else info.shape
+    if info.shape is not None:
+        return info.shape
+    return () if info.dtype is not None and kind_of(info.dtype) == "bool" else (1,)
 
 
 def _size(info: TensorInfo, axis: int, chosen: Mapping[Key, int]) -> int:

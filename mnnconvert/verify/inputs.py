@@ -34,8 +34,10 @@ def ladder(
 ) -> Iterator[Feed]:
     """`generate`, then the same with other open sizes and smaller integers, for models that constrain them.
 
-    Every step differs from those before; a model without open sizes and integer inputs has only one.
+    Every step differs from those before; a model without open sizes and integer inputs has only one. Last comes the
+    first one with all switches off: what they turn on may be random, as in training.
     """
+    first: Feed = {}
     seen: set[tuple[object, ...]] = set()
     integers = any(info.dtype is not None and kind_of(info.dtype) in ("int", "uint") for info in inputs)
     for step in _steps(variant):
@@ -43,7 +45,12 @@ def ladder(
         mark = (tuple(shapes.items()), (step.lowest, step.vocabulary) if integers else ())
         if mark not in seen:
             seen.add(mark)
-            yield _feed(inputs, seed, step, variant, sizes or {})
+            feed = _feed(inputs, seed, step, variant, sizes or {})
+            first = first or feed
+            yield feed
+    on = {name: np.zeros_like(array) for name, array in first.items() if array.dtype == np.bool_ and array.ndim == 0}
+    if any(first[name] for name in on):
+        yield {**first, **on}
 
 
 _ORDERS = (

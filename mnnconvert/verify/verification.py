@@ -169,26 +169,49 @@ def verify_engines(
 def _verify(
     reference: Engine, candidate: Engine, choices: Iterable[Feeds], tolerance: Tolerance, observe: Observer | None
 ) -> VerificationRun:
-    feeds, want, notes = first_accepted(reference, choices)
-    notes += [*reference.notes, *candidate.notes]
-    shapes = {name: tuple(np.shape(array)) for name, array in feeds.items()}
-    wanted = {info.name for info in candidate.inputs}
-    if unused := [name for name in feeds if name not in wanted]:
-        notes.append(f"{candidate.name} has no input {', '.join(unused)}")
-    try:
-        got = candidate.run({name: array for name, array in feeds.items() if name in wanted})
-    except ConversionError as failure:
-        return VerificationRun(shapes, None, tuple(failure.diagnostics), tuple(notes))
-    steps = {info.name: info.step for info in reference.outputs if info.step}
-    comparison = compare_outputs(got, want, tolerance, exact_kinds=candidate.exact_kinds, steps=steps)
-    if not comparison.passed:
-        comparison, evidence = settle(reference, candidate, feeds, got, want, comparison)
-        notes += evidence
-    if not comparison.passed:
-        comparison = heard(reference, feeds, got, want, comparison)
-    if observe is not None:
-        observe(feeds, got, want, comparison)
-    return VerificationRun(shapes, comparison, notes=tuple(notes))
+    """One run. Feeds on which the reference gives another answer each time prove nothing: the next ones are taken."""
+    remaining = iter(choices)
+    random: list[str] = []
+    while True:
+        try:
+            feeds, want, notes = first_accepted(reference, remaining)
+        except ValueError:
+            return VerificationRun({}, None, (_random(reference),), tuple(random))
+        shapes = {name: tuple(np.shape(array)) for name, array in feeds.items()}
+        wanted = {info.name for info in candidate.inputs}
+        given = {name: array for name, array in feeds.items() if name in wanted}
+        notes = [*random, *notes, *reference.notes, *candidate.notes]
+        if len(given) < len(feeds):
+            notes.append(f"{candidate.name} has no input {', '.join(name for name in feeds if name not in wanted)}")
+        try:
+            got = candidate.run(given)
+        except ConversionError as failure:
+            return VerificationRun(shapes, None, tuple(failure.diagnostics), tuple(notes))
+        steps = {info.name: info.step for info in reference.outputs if info.step}
+        comparison = compare_outputs(got, want, tolerance, exact_kinds=candidate.exact_kinds, steps=steps)
+        if (
+            not comparison.passed
+            and not compare_outputs(reference.run(feeds), want, tolerance, exact_kinds=True).passed
+        ):
+            random.append(f"{reference.name} gives another answer each time on {_shape_text(shapes)}")
+            continue
+        if not comparison.passed:
+            comparison, evidence = settle(reference, candidate, feeds, got, want, comparison)
+            notes += evidence
+        if not comparison.passed:
+            comparison = heard(reference, feeds, got, want, comparison)
+        if observe is not None:
+            observe(feeds, got, want, comparison)
+        return VerificationRun(shapes, comparison, notes=tuple(notes))
+
+
+def _random(reference: Engine) -> Diagnostic:
+    return Diagnostic(
+        "source-random",
+        f"{reference.name} gives another answer each time it runs the model, so there is nothing to compare with.",
+        {"engine": reference.name},
+        "Give inputs with --inputs that turn what is random off, or leave the proof out with --verify never.",
+    )
 
 
 def first_accepted(reference: Engine, choices: Iterable[Feeds]) -> tuple[Feeds, Outputs, list[str]]:

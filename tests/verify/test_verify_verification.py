@@ -45,6 +45,26 @@ def feeds(*shape: int) -> dict[str, np.ndarray]:
     return {"x": np.ones(shape, np.float32)}
 
 
+def random_unless(off: int) -> Callable[[np.ndarray], np.ndarray]:
+    rng = np.random.default_rng(0)
+    return lambda x: x if x.shape[1] == off else x + rng.standard_normal(x.shape, np.float32)
+
+
+def test_inputs_with_random_answers_prove_nothing():
+    same = Fake("b", lambda x: x)
+    result = verify_engines(Fake("a", random_unless(3)), same, [[feeds(1, 2), feeds(1, 3)]], TOLERANCE)
+    assert result.passed and result.runs[0].shapes == {"x": (1, 3)}
+    assert result.runs[0].notes == ("a gives another answer each time on x [1, 2]",)
+    result = verify_engines(Fake("a", random_unless(9)), same, [[feeds(1, 2), feeds(1, 3)]], TOLERANCE)
+    assert not result.passed and result.runs[0].problems[0].reference == "source-random"
+
+
+def test_switches_are_off_at_last():
+    flag = TensorInfo("training", np.dtype("bool"), None)
+    made = [feed["training"].item() for seed in range(8) for feed in ladder([flag], seed)]
+    assert True in made and made[-1] is False and all(np.ndim(f["training"]) == 0 for f in ladder([flag], 0))
+
+
 def test_agreement():
     seen = []
     double, sum_up = Fake("a", lambda x: x * 2), Fake("b", lambda x: x + x)

@@ -134,8 +134,9 @@ def _opened(path: Path, signature: str, threads: int, changed: int) -> Opened:
     if path.is_dir():
         if not is_saved_model(path):
             raise ConversionError.of(
-                "bad-tensorflow-file", f"the folder '{path}' holds no SavedModel (saved_model.pb)", file=path
-            )
+                "bad-tensorflow-file", f"the folder '{path}' holds no SavedModel (saved_model.pb)", file=path,
+                hint="a checkpoint has to be loaded by its network and saved with tf.saved_model.save, or frozen",
+            )  # fmt: skip
         return SavedModel(path, signature, threads)
     return FrozenGraph(path, threads)
 
@@ -381,8 +382,25 @@ def _unique(names: Sequence[str]) -> list[str]:
     return made
 
 
+def _require_architecture(path: Path) -> None:
+    """Refuse HDF5 files of weights alone."""
+    import h5py  # comes with TensorFlow
+
+    try:
+        with h5py.File(path, "r") as file:
+            whole = path.suffix.lower() == ".keras" or "model_config" in file.attrs
+    except OSError:
+        return  # a .keras archive; or Keras will say what is wrong
+    if not whole:
+        raise ConversionError.of(
+            "weights-without-network", f"'{path.name}' holds weights by name, and no network that uses them", file=path,
+            hint="build the model in Python, load the weights into it, and save it whole: model.save('m.keras')",
+        )  # fmt: skip
+
+
 def _load_keras(tf: Any, path: Path) -> Any:
     """By Keras, and old HDF5 files that it does not read by its former version where that is installed."""
+    _require_architecture(path)
     try:
         return tf.keras.models.load_model(str(path), compile=False)
     except _errors(tf) as problem:

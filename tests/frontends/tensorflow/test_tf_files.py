@@ -352,7 +352,7 @@ def test_weights_without_a_network(tmp_path):
     small_keras().save_weights(tmp_path / "m.weights.h5")
     with pytest.raises(ConversionError) as caught:
         read_tensorflow(tmp_path / "m.weights.h5")
-    assert caught.value.diagnostics[0].reference == "bad-tensorflow-file"
+    assert caught.value.diagnostics[0].reference == "weights-without-network"
 
 
 def test_layers_are_compared_one_by_one(tmp_path):
