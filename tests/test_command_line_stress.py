@@ -38,7 +38,8 @@ def names(folder):
 
 
 SLOW = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts without it
 from mnnconvert.schema import writer
 real = writer.flatbuffer.write
 def slow(net, stream):
