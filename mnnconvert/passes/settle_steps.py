@@ -3,8 +3,8 @@
 What its kernels on codes get wrong (all of it was measured):
 
   convolution   with ReLU6: the 6 is not looked at
-  pooling       the maximum: codes of different signs are compared as if they were unsigned; the mean: padding that
-                counts is not counted
+  pooling       the maximum: codes of different signs are compared as if they were unsigned; the mean: fractions of
+                a code are cut, and padding that counts is not counted
   resize        with different steps on both sides: codes are taken as they are
   arithmetic    MAXIMUM, MINIMUM: nonsense; with a ReLU: it cuts at code 0, whatever stands for 0 (the lowest code of
                 the steps does what the ReLU should)
@@ -70,7 +70,7 @@ def _differs(op: Pooling, x: Steps) -> bool:
     """Whether pooling on codes gives something else. With steps that differ, if only by a bit, it is done in floats."""
     if op.function == "MAXPOOL":
         return x.low < 0 <= x.high
-    return op.count == "INCLUDE_PADDING" and any(op.pads)
+    return True
 
 
 def _set(value: Value, steps: Steps | None) -> None:

@@ -18,10 +18,11 @@ from mnnconvert.frontends.tflite.types import port_type
 from mnnconvert.ir import F32, ArrayTensor, Builder, HalfTensor, LazyTensor, Steps, Tensor, Value
 from mnnconvert.ops.activation import ReLU6
 from mnnconvert.ops.quantization import FloatToInt8, Int8ToFloat
-from mnnconvert.ops.shape import Permute
+from mnnconvert.ops.shape import Permute, Reshape, Squeeze, Unsqueeze
 
 RANGES = {"int4": (-8, 7), "int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
 LARGEST = float(np.finfo(np.float32).max)
+MOVED = (Permute, Reshape, Squeeze, Unsqueeze)
 WORTH_CODES = 1024  # elements from which a constant that is no weight keeps its codes
 
 
@@ -61,10 +62,13 @@ def _reciprocal(tensor: SourceTensor) -> float:
 
 
 def _note(value: Value, steps: Steps) -> None:
-    """Say of a result, and of what it is a permutation of, in which steps it is stored; others have theirs already."""
+    """Say of a result, and of what it is only moved from, in which steps it is stored; others have theirs already.
+
+    The runtime lends the results of pooling the steps of its operand where they have none, and would round twice.
+    """
     while value.producer is not None and value.steps is None:
         value.steps = steps
-        if not isinstance(value.producer.op, Permute):
+        if not isinstance(value.producer.op, MOVED) or len(value.producer.inputs[0].users) > 1:
             break
         value = value.producer.inputs[0]
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tflite_cases import G, Op, T, build, check, const, feeds_for, import_bytes, one, schema
+from tflite_cases import G, Op, T, build, check, const, feeds_for, import_bytes, litert_outputs, one, schema
 
 from mnnconvert.ir import CodedTensor, HalfTensor
 
@@ -309,3 +309,17 @@ def test_space_to_batch_and_back(blocks, pads, tmp_path):
 
 def test_space_to_batch_of_rank_3(tmp_path):
     check(one("SPACE_TO_BATCH_ND", [T((2, 5, 3)), const([2]), const([[1, 0]])], [T()]), tmp_path)
+
+
+@pytest.mark.mnn
+def test_mean_pooling_of_codes_is_rounded(tmp_path):
+    """The runtime's own, on codes, cuts fractions off."""
+    window = {"filterHeight": 3, "filterWidth": 3, "strideH": 1, "strideW": 1, "padding": 1}
+    steps = ("int8", 0.1, -7)
+    content = one("AVERAGE_POOL_2D", [T((1, 6, 7, 5), *steps)], [T((), *steps)], "Pool2DOptions", **window)
+    feeds = feeds_for(content)
+    (codes,) = feeds.values()
+    windows = np.lib.stride_tricks.sliding_window_view(codes, (3, 3), (1, 2))
+    (name,) = litert_outputs(content, feeds, tmp_path)
+    exact = np.rint(windows.mean((-2, -1))).astype(np.int8)
+    check(content, tmp_path, feeds, want={name: exact}, steps=0, peer=True)

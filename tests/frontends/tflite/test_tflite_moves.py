@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tflite_cases import T, check, const, feeds_for, one, refusal
+from tflite_cases import T, check, const, feeds_for, litert_outputs, one, refusal
 
 F = T((2, 3, 4, 5))
 CODES = T((2, 3, 4, 5), "int8", 0.1, -7)
@@ -138,6 +138,18 @@ def test_reductions_of_truth(name, tmp_path):
 def test_quantized_reductions(name, tmp_path):
     result = SAME if name == "REDUCE_MAX" else T((), "int8", 0.1 if name == "MEAN" else 0.7, -7)
     check(one(name, [CODES, const([1, 2])], [result], "ReducerOptions", keepDims=True), tmp_path)
+
+
+@pytest.mark.mnn
+@pytest.mark.parametrize("keep", [False, True])
+def test_means_are_rounded_once(keep, tmp_path):
+    """Not first to the steps of the operand, which the runtime lends to results without any."""
+    content = one("MEAN", [CODES, const([1, 2])], [T((), "int8", 0.013, 3)], "ReducerOptions", keepDims=keep)
+    feeds = feeds_for(content)
+    (codes,) = feeds.values()
+    exact = np.rint((codes.mean((1, 2), keepdims=keep) + 7) * 0.1 / 0.013 + 3).clip(-128, 127).astype(np.int8)
+    (name,) = litert_outputs(content, feeds, tmp_path)
+    check(content, tmp_path, feeds, want={name: exact}, steps=0, peer=True)
 
 
 @pytest.mark.parametrize("beta", [1.0, 0.5])
