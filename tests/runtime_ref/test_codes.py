@@ -199,7 +199,8 @@ def test_ops_are_the_same_in_mnn(name, steps, into, tmp_path):
     theirs, ours = in_mnn(graph, feeds, tmp_path)["y"], load(tmp_path / "m.mnn", "reference").run(feeds)["y"]
     step = graph.output_values.pop().steps or into
     differ = np.abs(ours - theirs) / F(step.scale)
-    assert differ.max() <= 1.001 and (differ > 0.01).mean() <= (0.1 if name == "Interp" else 0.01)
+    halves = {"Interp": 0.1, "mean": 0.05}  # of a code, in so many results, fall either way
+    assert differ.max() <= 1.001 and (differ > 0.01).mean() <= halves.get(name, 0.01)
 
 
 @needs_mnn
