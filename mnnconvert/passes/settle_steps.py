@@ -68,9 +68,7 @@ def _settle(node: Node, notes: Notes) -> bool:
 
 def _differs(op: Pooling, x: Steps) -> bool:
     """Whether pooling on codes gives something else. With steps that differ, if only by a bit, it is done in floats."""
-    if op.function == "MAXPOOL":
-        return x.low < 0 <= x.high
-    return True
+    return op.function != "MAXPOOL" or x.low < 0 <= x.high
 
 
 def _set(value: Value, steps: Steps | None) -> None:
