@@ -17,6 +17,9 @@ Arrays = dict[Value, np.ndarray]
 Recorder = Callable[[Sequence[Node], str, float, int], None]
 """Told of each piece of work: its nodes, the kernel (or "reference"), seconds, and bytes of the results."""
 
+Compute = Callable[[Node, Sequence[np.ndarray]], Sequence[np.ndarray]]
+"""The results of a node for its operands."""
+
 Run = Callable[[Graph, Arrays, Iterable[Value]], Arrays]
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.ir import Node, Value
-from mnnconvert.runtime_ref.cpu.library import Instructions, KernelFailure, Library, Pool, aligned
-from mnnconvert.runtime_ref.cpu.lower import Buffer, Call, Lowering, Reference, Tensor
+from mnnconvert.ir import Value
+from mnnconvert.runtime_ref.cpu.library import Instructions, KernelFailure, Library, Pool
+from mnnconvert.runtime_ref.cpu.lower import Call, Lowering
+from mnnconvert.runtime_ref.lower import Buffer, Reference, Tensor
+from mnnconvert.runtime_ref.memory import aligned
 from mnnconvert.runtime_ref.planner import Lifetime, plan
-from mnnconvert.runtime_ref.reference import Recorder
-
-Compute = Callable[[Node, list[np.ndarray]], Sequence[np.ndarray]]
+from mnnconvert.runtime_ref.reference import Compute, Recorder
 
 
 @dataclass(eq=False)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mnnconvert.runtime_ref import memory
 from mnnconvert.runtime_ref.cpu import library
 
 GUARD = 64  # bytes
@@ -25,7 +26,7 @@ def _between_guards(shape: Sequence[int], dtype: Any, mark: int) -> tuple[np.nda
     """An array, and the bytes before and after it; all bytes are `mark`."""
     dtype = np.dtype(dtype)
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    raw = library.aligned((size + 2 * GUARD,), np.uint8)
+    raw = memory.aligned((size + 2 * GUARD,), np.uint8)
     raw[...] = mark
     return raw[GUARD : GUARD + size].view(dtype).reshape(shape), raw[:GUARD], raw[GUARD + size :]
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from mnnconvert.runtime_ref.cpu.library import Instructions, KernelFailure, Library
-from mnnconvert.runtime_ref.cpu.lower import Tensor
 from mnnconvert.runtime_ref.cpu.program import Program
+from mnnconvert.runtime_ref.lower import Tensor
 
 MOST_ALIKE = 2  # calls of one kernel with equal parameters and sizes
 MOST_BYTES = 4_000_000  # of one call

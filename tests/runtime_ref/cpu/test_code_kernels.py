@@ -10,6 +10,7 @@ from kernels import both, guarded
 from mnnconvert.ops.base import OPS
 from mnnconvert.ops.integer import ConvInt8
 from mnnconvert.ops.quantization import FloatToInt8, Int8ToFloat
+from mnnconvert.runtime_ref import memory
 from mnnconvert.runtime_ref.cpu import library
 
 pytestmark = pytest.mark.skipif(not library.runnable_levels(), reason="no compiled kernels")
@@ -61,7 +62,7 @@ def check_conv(lib, rng, x_shape, w_shape, shifted=True, positive=False, **attri
     numbers = np.zeros((3, padded(outputs, lib)), np.float32)
     kind = "depthwise_codes" if depthwise else "conv_codes"
     size = padded(outputs, lib) * (4 if depthwise else 2 * -(-per_group // 4) * 4) * kernel_h * kernel_w
-    packed = library.aligned((size,), np.uint8)
+    packed = memory.aligned((size,), np.uint8)
     named = {"channels": outputs} if depthwise else {"inputs": per_group, "outputs": outputs, "positive": positive}
     lib.call(f"{kind}_pack", w=guarded(w), start=guarded(start), scale=guarded(scale),
              shift=None if shift is None else guarded(shift), packed=packed, numbers=numbers, kernel_h=kernel_h,
@@ -106,7 +107,7 @@ def test_extreme_codes(lib, rng):
     x, w = np.full((1, 64, 5, 5), -128, np.int8), np.full((8, 64, 3, 3), -128, np.int8)
     numbers, packed = (
         np.zeros((3, padded(8, lib)), np.float32),
-        library.aligned((padded(8, lib) * 2 * 64 * 9,), np.uint8),
+        memory.aligned((padded(8, lib) * 2 * 64 * 9,), np.uint8),
     )
     start, scale = np.zeros(8, np.int32), np.full(8, 1e-5, np.float32)
     lib.call("conv_codes_pack", w=w, start=start, scale=scale, shift=None, packed=packed, numbers=numbers, inputs=64,

@@ -17,9 +17,10 @@ from mnnconvert.ops.elementwise import Binary
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.shape import Reshape
 from mnnconvert.runtime_ref.cpu import library
-from mnnconvert.runtime_ref.cpu.lower import ACTIVATIONS, RULES, Call, Constants, Lowering, Rule
+from mnnconvert.runtime_ref.cpu.lower import RULES, Call, Lowering
 from mnnconvert.runtime_ref.cpu.lowering.coded import coded_convolution, coded_matmul, packed_codes, packed_numbers
 from mnnconvert.runtime_ref.cpu.program import Program
+from mnnconvert.runtime_ref.lower import ACTIVATIONS, Constants, Rule
 
 SHAPES = [  # rows of x, columns, block, outputs, bits, minima
     (1, 64, 32, 100, 4, True),

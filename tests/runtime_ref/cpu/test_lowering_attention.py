@@ -13,8 +13,9 @@ from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.normalization import Softmax
 from mnnconvert.ops.shape import Permute, Reshape, Unsqueeze
 from mnnconvert.runtime_ref.cpu import lowering as _rules  # noqa: F401  (registers them)
-from mnnconvert.runtime_ref.cpu.lower import Call, Constants, Lowering
+from mnnconvert.runtime_ref.cpu.lower import Call, Lowering
 from mnnconvert.runtime_ref.cpu.program import Program
+from mnnconvert.runtime_ref.lower import Constants
 
 HEADS = (0, 2, 1, 3)
 

@@ -12,8 +12,9 @@ from mnnconvert.ops.elementwise import Binary, Cast, Select, Unary
 from mnnconvert.ops.normalization import LayerNorm, Scale, Softmax
 from mnnconvert.ops.reduction import Reduction
 from mnnconvert.runtime_ref.cpu import lowering as _rules  # noqa: F401  (registers them)
-from mnnconvert.runtime_ref.cpu.lower import BLOCKED, Buffer, Constants, Lowering, Reference, Tensor
+from mnnconvert.runtime_ref.cpu.lower import Lowering
 from mnnconvert.runtime_ref.cpu.program import Program
+from mnnconvert.runtime_ref.lower import BLOCKED, Buffer, Constants, Reference, Tensor
 from mnnconvert.runtime_ref.session import Session
 
 

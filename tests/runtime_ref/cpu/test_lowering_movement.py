@@ -17,8 +17,9 @@ from mnnconvert.ops.shape import Permute, Reshape, Squeeze
 from mnnconvert.ops.slicing import Slice, SliceTf, StridedSlice
 from mnnconvert.ops.vision import DepthToSpace, SpaceToDepth
 from mnnconvert.runtime_ref.cpu import lowering as _rules  # noqa: F401  (registers them)
-from mnnconvert.runtime_ref.cpu.lower import BLOCKED, Buffer, Call, Constants, Lowering, Tensor
+from mnnconvert.runtime_ref.cpu.lower import Call, Lowering
 from mnnconvert.runtime_ref.cpu.program import Program
+from mnnconvert.runtime_ref.lower import BLOCKED, Buffer, Constants, Tensor
 
 
 class Case:

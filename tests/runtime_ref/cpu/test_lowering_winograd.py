@@ -11,9 +11,10 @@ from mnnconvert.ops.deconvolution import Deconvolution
 from mnnconvert.ops.elementwise import Binary, Unary
 from mnnconvert.runtime_ref.cpu import library
 from mnnconvert.runtime_ref.cpu import lowering as _rules  # noqa: F401  (registers them)
-from mnnconvert.runtime_ref.cpu.lower import RULES, Call, Constants, Lowering
+from mnnconvert.runtime_ref.cpu.lower import RULES, Call, Lowering
 from mnnconvert.runtime_ref.cpu.lowering.winograd import best_tile, direct_cost, lower_winograd, winograd_cost
 from mnnconvert.runtime_ref.cpu.program import Program
+from mnnconvert.runtime_ref.lower import Constants
 from mnnconvert.runtime_ref.session import Session
 
 pytestmark = pytest.mark.skipif(not library.runnable_levels(), reason="no compiled kernels")

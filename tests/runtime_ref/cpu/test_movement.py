@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from kernels import both, guard, guarded
 
-from mnnconvert.runtime_ref.cpu.strided import copy_parameters, merged, phantom
+from mnnconvert.runtime_ref.strided import copy_parameters, merged, phantom
 
 DTYPES = [np.uint8, np.float16, np.float32]
 

@@ -9,8 +9,9 @@ from kernels import guard, guarded
 from mnnconvert.ir import Builder, Graph
 from mnnconvert.ops.recurrent import GRU, LSTM, RNN
 from mnnconvert.runtime_ref.cpu import lowering as _rules  # noqa: F401  (registers them)
-from mnnconvert.runtime_ref.cpu.lower import Call, Constants, Lowering
+from mnnconvert.runtime_ref.cpu.lower import Call, Lowering
 from mnnconvert.runtime_ref.cpu.program import Program
+from mnnconvert.runtime_ref.lower import Constants
 
 SIZES = [(1, 1, 5, 4), (3, 2, 5, 4), (2, 1, 7, 1), (4, 5, 3, 17), (1, 1, 128, 128), (6, 30, 9, 12), (5, 3, 40, 33)]
 """Steps, batch, inputs, hidden."""

@@ -17,9 +17,10 @@ from mnnconvert.errors import ConversionError
 from mnnconvert.ir import F32, Node, Value
 from mnnconvert.ops.attention import Attention, is_causal
 from mnnconvert.runtime_ref.cache import KvCache
-from mnnconvert.runtime_ref.cpu.lower import Buffer, Growth, Lowering, Sizes, Tensor, lowers
+from mnnconvert.runtime_ref.cpu.lower import Growth, Lowering, lowers
 from mnnconvert.runtime_ref.cpu.lowering.matmul import Operand, source_of
 from mnnconvert.runtime_ref.cpu.lowering.movement import copy, geometry
+from mnnconvert.runtime_ref.lower import Buffer, Sizes, Tensor
 
 WIDEST = 1024  # numbers of a key and its value, up to which a tile of them stays in the caches
 

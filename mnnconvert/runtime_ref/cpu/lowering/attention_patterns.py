@@ -27,11 +27,12 @@ from mnnconvert.ops.attention_form import (
 from mnnconvert.ops.elementwise import Binary, Select, Unary
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.runtime_ref.cpu.chain import MOST_OPERANDS, MOST_RESULTS, Chain
-from mnnconvert.runtime_ref.cpu.lower import Epilogue, Lowering, Sizes, Tensor, finds
+from mnnconvert.runtime_ref.cpu.lower import Lowering, finds
 from mnnconvert.runtime_ref.cpu.lowering.attention import WIDEST, Scores, as_rows, attend, common_sizes, rows_of
 from mnnconvert.runtime_ref.cpu.lowering.matmul import Operand, source_of, target_of
 from mnnconvert.runtime_ref.cpu.lowering.movement import geometry
-from mnnconvert.runtime_ref.cpu.strided import phantom
+from mnnconvert.runtime_ref.lower import Epilogue, Sizes, Tensor
+from mnnconvert.runtime_ref.strided import phantom
 
 MOST_KNOWN = 1 << 22  # elements of a mask that is computed while a program is built
 

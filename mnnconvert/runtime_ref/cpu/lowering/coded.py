@@ -13,9 +13,11 @@ import numpy as np
 from mnnconvert.ir import F32, CodedTensor, CodedWeights, Node, Tensor, TransposedMatrix, Value
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.matmul import MatMul
-from mnnconvert.runtime_ref.cpu.library import Library, Pool, aligned
-from mnnconvert.runtime_ref.cpu.lower import BLOCKED, PLAIN, Lowering
+from mnnconvert.runtime_ref.cpu.library import Library, Pool
+from mnnconvert.runtime_ref.cpu.lower import Lowering
 from mnnconvert.runtime_ref.cpu.lowering.matmul import FIRST, bias_and_epilogue
+from mnnconvert.runtime_ref.lower import BLOCKED, PLAIN
+from mnnconvert.runtime_ref.memory import aligned
 
 GROUP = 8  # columns
 LONGEST_SUM = 1 << 16  # columns of a block whose products with activations fit into 32 bits

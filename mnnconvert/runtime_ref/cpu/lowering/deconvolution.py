@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from mnnconvert.ir import Node, Value
 from mnnconvert.ops.deconvolution import Deconvolution
-from mnnconvert.runtime_ref.cpu.lower import BLOCKED, PLAIN, Lowering, Tensor, lowers
+from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
 from mnnconvert.runtime_ref.cpu.lowering.weights import packed_by
+from mnnconvert.runtime_ref.lower import BLOCKED, PLAIN, Tensor
 
 FEW = 4
 """Outputs of which the products of all taps are computed as columns of one product, and then added up."""

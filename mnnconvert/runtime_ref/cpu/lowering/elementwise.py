@@ -19,9 +19,10 @@ from mnnconvert.ops.activation import ELU, PReLU, ReLU, ReLU6, Selu, Threshold
 from mnnconvert.ops.elementwise import DATA_TYPES, Binary, Cast, CastLike, Select, Unary
 from mnnconvert.ops.normalization import Eltwise, Scale
 from mnnconvert.runtime_ref.cpu.chain import MOST_OPERANDS, MOST_RESULTS, Chain, Register
-from mnnconvert.runtime_ref.cpu.lower import BLOCKED, PLAIN, Lowering, Sizes, Tensor, lowers
+from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
 from mnnconvert.runtime_ref.cpu.lowering.normalization import add_and_normalize
-from mnnconvert.runtime_ref.cpu.strided import phantom
+from mnnconvert.runtime_ref.lower import BLOCKED, PLAIN, Sizes, Tensor
+from mnnconvert.runtime_ref.strided import phantom
 
 MOST_NODES = 24
 WORDS = (F32, I32)

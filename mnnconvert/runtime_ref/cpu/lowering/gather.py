@@ -12,9 +12,10 @@ from mnnconvert.ir import Node
 from mnnconvert.ir.types import normal_axis
 from mnnconvert.ops.gather import Gather, GatherElements, GatherND, GatherV2, OneHot
 from mnnconvert.ops.scatter import ScatterElements, ScatterNd
-from mnnconvert.runtime_ref.cpu.lower import Lowering, Tensor, lowers
+from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
 from mnnconvert.runtime_ref.cpu.lowering.movement import geometry, move
-from mnnconvert.runtime_ref.cpu.strided import copy_parameters
+from mnnconvert.runtime_ref.lower import Tensor
+from mnnconvert.runtime_ref.strided import copy_parameters
 
 MOST_AXES = 8
 REDUCTIONS = {"": 0, "ADD": 1, "MUL": 2, "MAXIMUM": 3, "MINIMUM": 4}

@@ -7,7 +7,8 @@ from typing import Any
 
 from mnnconvert.ir import F32, Node
 from mnnconvert.ops.vision import GridSample
-from mnnconvert.runtime_ref.cpu.lower import BLOCKED, Lowering, lowers
+from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
+from mnnconvert.runtime_ref.lower import BLOCKED
 
 
 @lowers(GridSample)

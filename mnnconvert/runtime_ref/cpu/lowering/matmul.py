@@ -20,9 +20,10 @@ from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.elementwise import Binary
 from mnnconvert.ops.matmul import InnerProduct, MatMul
 from mnnconvert.ops.shape import Permute, Transpose
-from mnnconvert.runtime_ref.cpu.lower import PLAIN, Call, Epilogue, Lowering, Rule, Tensor, lowers
+from mnnconvert.runtime_ref.cpu.lower import Call, Lowering, lowers
 from mnnconvert.runtime_ref.cpu.lowering.movement import geometry
-from mnnconvert.runtime_ref.cpu.strided import phantom
+from mnnconvert.runtime_ref.lower import PLAIN, Epilogue, Rule, Tensor
+from mnnconvert.runtime_ref.strided import phantom
 
 SMALL_ROW = 1 << 16
 """Multiply-adds below which a product of one row costs more as a product than as a convolution."""

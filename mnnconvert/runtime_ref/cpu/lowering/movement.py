@@ -21,8 +21,9 @@ from mnnconvert.ops.layout import ConvertTensor, Identity, axis_order
 from mnnconvert.ops.padding import NUMPY_MODES, Padding
 from mnnconvert.ops.shape import ExpandDims, Flatten, Permute, Reshape, Squeeze, Transpose, Unsqueeze
 from mnnconvert.ops.vision import DepthToSpace, SpaceToDepth
-from mnnconvert.runtime_ref.cpu.lower import BLOCKED, LAST, PLAIN, Lowering, Tensor, lowers
-from mnnconvert.runtime_ref.cpu.strided import copy_parameters, offset, phantom
+from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
+from mnnconvert.runtime_ref.lower import BLOCKED, LAST, PLAIN, Tensor
+from mnnconvert.runtime_ref.strided import copy_parameters, offset, phantom
 
 PICK_AXES = 6
 LARGEST_UNIT = 4096  # bytes that a pick moves at once

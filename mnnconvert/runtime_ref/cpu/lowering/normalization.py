@@ -10,7 +10,8 @@ from mnnconvert.ir import F32, Node, Value
 from mnnconvert.ir.types import normal_axis
 from mnnconvert.ops.elementwise import Binary
 from mnnconvert.ops.normalization import LayerNorm, Softmax
-from mnnconvert.runtime_ref.cpu.lower import BLOCKED, PLAIN, Lowering, Sizes, lowers
+from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
+from mnnconvert.runtime_ref.lower import BLOCKED, PLAIN, Sizes
 
 
 @lowers(Softmax)

@@ -6,8 +6,9 @@ import math
 
 from mnnconvert.ir import F32, I8, Node
 from mnnconvert.ops.pooling import Pooling, Pooling3D
-from mnnconvert.runtime_ref.cpu.lower import BLOCKED, Lowering, lowers
+from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
 from mnnconvert.runtime_ref.cpu.lowering.codes import pool_codes
+from mnnconvert.runtime_ref.lower import BLOCKED
 
 
 @lowers(Pooling)

@@ -10,7 +10,8 @@ from typing import Any
 from mnnconvert.ir import F32, I32, Node
 from mnnconvert.ir.types import normal_axis
 from mnnconvert.ops.reduction import ArgMax, ArgMin, Reduction
-from mnnconvert.runtime_ref.cpu.lower import BLOCKED, PLAIN, Lowering, Sizes, Tensor, lowers
+from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
+from mnnconvert.runtime_ref.lower import BLOCKED, PLAIN, Sizes, Tensor
 
 OPERATIONS = {"SUM": 0, "MEAN": 0, "ASUM": 1, "SUMSQ": 2, "PROD": 3, "MAXIMUM": 4, "MINIMUM": 5, "ANY": 6, "ALL": 7}
 """By the numbers of reduce.cpp."""

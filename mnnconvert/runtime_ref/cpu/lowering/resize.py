@@ -9,8 +9,9 @@ import numpy as np
 
 from mnnconvert.ir import F32, I32, Node
 from mnnconvert.ops.resample import CUBIC, LINEAR, Interp, cubic_kernel, positions
-from mnnconvert.runtime_ref.cpu.lower import BLOCKED, Lowering, Tensor, lowers
+from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
 from mnnconvert.runtime_ref.cpu.lowering.movement import pick
+from mnnconvert.runtime_ref.lower import BLOCKED, Tensor
 
 Taps = tuple[np.ndarray, np.ndarray]
 

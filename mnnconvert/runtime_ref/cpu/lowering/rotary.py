@@ -22,10 +22,11 @@ from mnnconvert.ops.elementwise import Binary, Unary
 from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.shape import VIEWS
 from mnnconvert.ops.slicing import Slice, StridedSlice
-from mnnconvert.runtime_ref.cpu.lower import Lowering, Sizes, finds
+from mnnconvert.runtime_ref.cpu.lower import Lowering, finds
 from mnnconvert.runtime_ref.cpu.lowering.attention import as_rows
 from mnnconvert.runtime_ref.cpu.lowering.matmul import source_of
 from mnnconvert.runtime_ref.cpu.lowering.movement import geometry, slice_index
+from mnnconvert.runtime_ref.lower import Sizes
 
 OUTER = 3  # axes in front of the elements of a head
 

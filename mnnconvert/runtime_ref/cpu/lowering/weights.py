@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from mnnconvert.ir import Value
-from mnnconvert.runtime_ref.cpu.library import aligned
-from mnnconvert.runtime_ref.cpu.lower import Lowering, Sizes, Tensor
+from mnnconvert.runtime_ref.cpu.lower import Lowering
+from mnnconvert.runtime_ref.lower import Sizes, Tensor
+from mnnconvert.runtime_ref.memory import aligned
 
 
 def packed_by(ctx: Lowering, kernel: str, w: Value, shape: Sizes, **params: int) -> Tensor:

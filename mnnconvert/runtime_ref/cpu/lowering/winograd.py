@@ -11,8 +11,9 @@ from functools import cache
 import numpy as np
 
 from mnnconvert.ir import Node
-from mnnconvert.runtime_ref.cpu.library import aligned
-from mnnconvert.runtime_ref.cpu.lower import BLOCKED, Epilogue, Lowering
+from mnnconvert.runtime_ref.cpu.lower import Lowering
+from mnnconvert.runtime_ref.lower import BLOCKED, Epilogue
+from mnnconvert.runtime_ref.memory import aligned
 
 POINTS = {
     2: (Fraction(0), Fraction(1), Fraction(-1)),
