@@ -245,6 +245,10 @@ class Lowering(ABC):
         """A value in plain layout."""
         return self._in(value, PLAIN)
 
+    def read_map(self, value: Value) -> Tensor:
+        """A float feature map [N,C,...] in the layout of the backend's kernels."""
+        return self._in(value, self.map_layout)
+
     def packed(self, value: Value, form: object, make: Callable[[], np.ndarray]) -> Tensor:
         """A constant in another form, made by `make()` once per session and kept under (constant, form).
 

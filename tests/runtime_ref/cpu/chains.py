@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from kernels import guard, guarded
 
-from mnnconvert.runtime_ref.cpu.chain import MOST_OPERANDS, MOST_RESULTS, Chain, Register
+from mnnconvert.runtime_ref.chain import MOST_OPERANDS, MOST_RESULTS, Chain, Register
+from mnnconvert.runtime_ref.cpu.chain import encode
 from mnnconvert.runtime_ref.cpu.library import Library
 
 Build = Callable[..., Sequence[Register]]
@@ -29,7 +30,7 @@ def run_chain(
     registers = build(chain, *(chain.operand(a) for a in arrays))
     for register, dtype in zip(registers, dtypes, strict=True):
         chain.result(register, dtype)
-    code, constants = chain.encode(lib)
+    code, constants = encode(chain, lib)
     operands = {f"x{i}": guarded(a) if a.flags.c_contiguous else a for i, a in enumerate(arrays)}
     runs = []
     for threads in (1, 2):

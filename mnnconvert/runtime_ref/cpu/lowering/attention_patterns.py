@@ -26,7 +26,8 @@ from mnnconvert.ops.attention_form import (
 )
 from mnnconvert.ops.elementwise import Binary, Select, Unary
 from mnnconvert.ops.matmul import MatMul
-from mnnconvert.runtime_ref.cpu.chain import MOST_OPERANDS, MOST_RESULTS, Chain
+from mnnconvert.runtime_ref.chain import MOST_OPERANDS, MOST_RESULTS, Chain
+from mnnconvert.runtime_ref.cpu.chain import encode
 from mnnconvert.runtime_ref.cpu.lower import Lowering, finds
 from mnnconvert.runtime_ref.cpu.lowering.attention import WIDEST, Scores, as_rows, attend, common_sizes, rows_of
 from mnnconvert.runtime_ref.cpu.lowering.matmul import Operand, source_of, target_of
@@ -142,7 +143,7 @@ def _together(ctx: Lowering, masks: Sequence[Mask], contents: Mapping[Mask, np.n
         choices = total, chain.constant(mask.filler)
         total = chain.apply("SELECT", x, *(choices if mask.allowed else choices[::-1]))
     chain.result(total)
-    code, constants = chain.encode(ctx.library)
+    code, constants = encode(chain, ctx.library)
     y = ctx.tensor(shape)
     named = {f"x{i}": tensors[i] if i < len(tensors) else None for i in range(MOST_OPERANDS)}
     named |= {f"y{i}": y if i == 0 else None for i in range(MOST_RESULTS)}
