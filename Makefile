@@ -12,6 +12,7 @@ export ORT_DISABLE_TELEMETRY := 1
 
 SETUP := .venv/.setup-done
 KERNELS := .venv/.kernels-built
+OPENCL := .venv/.opencl-done
 SOURCES := mnnconvert/runtime_ref/cpu/src
 CPP := CMakeLists.txt $(wildcard $(SOURCES)/*.h $(SOURCES)/*.cpp $(SOURCES)/kernels/*.h $(SOURCES)/kernels/*.cpp)
 MODELS := .models/.models-done
@@ -24,7 +25,7 @@ WEIGHTS := .models-quality/.models-done
 help: ## what there is to run (this list)
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(SETUP) $(KERNELS) ## .venv with this package, its compiled kernels, its tools and the engines it is checked against
+setup: $(SETUP) $(KERNELS) $(OPENCL) ## .venv with this package, its compiled kernels, its tools and the engines it is checked against
 
 # Versions come from constraints.txt alone.
 $(SETUP): pyproject.toml constraints.txt
@@ -38,6 +39,13 @@ $(SETUP): pyproject.toml constraints.txt
 # name, and `mnnconvert` has to be ours. The wide kernels let machines without AVX-512 test the code for it.
 $(KERNELS): $(SETUP) $(CPP)
 	$(INSTALL) --no-deps --force-reinstall --editable .
+	touch $@
+
+# PoCL runs OpenCL on the processor. Where we may not install it, tests of that backend are skipped, but for CI.
+$(OPENCL): | $(SETUP)
+	if [ ! -d /etc/OpenCL/vendors ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get install --quiet --yes --no-install-recommends pocl-opencl-icd >/dev/null \
+		|| { apt-get update --quiet && apt-get install --quiet --yes --no-install-recommends pocl-opencl-icd; }; fi
 	touch $@
 
 INSTALL = $(PIP) install --quiet --no-build-isolation --config-settings=cmake.define.MNNCONVERT_WIDE=ON

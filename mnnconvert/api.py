@@ -88,20 +88,31 @@ def compress(
 
 
 def load(
-    path: PathLike, *, backend: str = "cpu", threads: int = 0, precision: str = "exact", kv_cache: bool = False
+    path: PathLike,
+    *,
+    backend: str = "cpu",
+    threads: int = 0,
+    precision: str = "exact",
+    kv_cache: bool = False,
+    tune: bool = False,
+    strict: bool = False,
 ) -> Session:
     """A session for a `.mnn` file.
 
-    `backend` "cpu" runs compiled kernels (numpy where none were built, see `Session.backend`), "reference" the numpy
-    definitions. `threads` 0 takes as many as the process may use. `precision` "fast" lets products with coded weights
-    round their other operand to 8 bits. With `kv_cache` attentions that can keep their keys and values from run to run,
-    until `Session.reset()`.
+    `backend` "cpu" runs compiled kernels (numpy where none were built, see `Session.backend`), "opencl" OpenCL kernels,
+    "reference" the numpy definitions. `threads` 0 takes as many as the process may use. `precision` "fast" (cpu) lets
+    products with coded weights round their other operand to 8 bits, "half" (opencl) keeps floats as float16. With
+    `kv_cache` attentions that can keep their keys and values from run to run, until `Session.reset()`. `tune` measures
+    which variants of OpenCL kernels are the fastest here, once per device. An op without an OpenCL kernel is computed
+    on the CPU, and counted in `Session.fallbacks`; with `strict` it is the error `no-kernel`.
     """
     from mnnconvert.runtime_ref.session import load as load_session
 
     if threads < 0:
         raise UsageError.of("out-of-range", f"threads takes a number from 0 on, not {threads}")
-    return load_session(Path(path), backend, threads, precision, kv_cache)
+    return load_session(
+        Path(path), backend, threads=threads, precision=precision, kv_cache=kv_cache, tune=tune, strict=strict
+    )
 
 
 def verify(

@@ -235,7 +235,9 @@ _ENTRIES: tuple[tuple[str, str, str], ...] = (
     ("run-failed", "The model could not be run on these inputs.",
      "Check the inputs against mnnconvert --info FILE; the message names the operator."),
     ("unsupported-backend", "This backend does not exist or is not available on this computer.",
-     "Use --backend cpu or --backend reference."),
+     "Use --backend cpu or reference; opencl needs pyopencl (pip install 'mnnconvert[opencl]') and a driver."),
+    ("no-kernel", "An op has no kernel on this backend, and --strict-backend refuses to compute it elsewhere.",
+     "Leave --strict-backend out: it is then computed on the CPU. mnnconvert ops --backend opencl lists the kernels."),
     ("interrupted", "The program was stopped from outside before it was done.",
      "Run it again. What was there before is untouched, and no temporary file was left."),
     # ours

@@ -15,6 +15,7 @@ from mnnconvert.option_types import Option
 from mnnconvert.options import COMMON
 
 if TYPE_CHECKING:
+    from mnnconvert.runtime_ref.session import Session
     from mnnconvert.verify.engines import TensorInfo
 
 BACKEND = Option(
@@ -30,10 +31,16 @@ PRECISION = Option(
     "--precision",
     "precision",
     "choice",
-    "fast: round activations to 8 bits in products with quantized weights",
+    "fast: round activations to 8 bits in products with quantized weights (cpu); half: keep floats as float16 (opencl)",
     default="exact",
-    choices=("exact", "fast"),
+    choices=("exact", "fast", "half"),
     metavar="NAME",
+)
+TUNE = Option(
+    "--tune", "tune", "flag", "opencl: measure which kernels are the fastest here, and remember it", default=False
+)
+STRICT = Option(
+    "--strict-backend", "strict_backend", "flag", "opencl: refuse ops that have no kernel there", default=False
 )
 INPUT = Option(
     "--input",
@@ -51,6 +58,8 @@ SYNTAX = Syntax(
         INPUT,
         BACKEND,
         PRECISION,
+        TUNE,
+        STRICT,
         Option("--out", "out", "path", "folder for the outputs, one .npy file each", metavar="DIR"),
         SEED,
         *COMMON,
@@ -62,14 +71,14 @@ SYNTAX = Syntax(
 
 
 def run(arguments: Arguments, out: Output) -> int:
-    from mnnconvert import api
     from mnnconvert.verify.engines import SessionEngine
 
     feeds = read_inputs(arguments.texts("input"))
-    backend, precision = str(arguments["backend"]), str(arguments["precision"])
-    engine = SessionEngine(api.load(arguments.words[0], backend=backend, precision=precision))
+    session = load_session(arguments)
+    engine = SessionEngine(session)
     feeds = complete_with_note(feeds, engine.inputs, arguments.number("seed"), out)
     outputs = engine.run(feeds)
+    note_fallbacks(session, out)
     folder = arguments.text("out")
     paths = write_arrays(outputs, folder) if folder else {}
     described = [describe(name, array, paths.get(name)) for name, array in outputs.items()]
@@ -80,6 +89,26 @@ def run(arguments: Arguments, out: Output) -> int:
     for path in paths.values():
         out.note(f"wrote {path}")
     return 0
+
+
+def load_session(arguments: Arguments) -> Session:
+    """The model that the first word names, ready as the options of `run` say."""
+    from mnnconvert import api
+
+    return api.load(
+        arguments.words[0],
+        backend=str(arguments["backend"]),
+        precision=str(arguments["precision"]),
+        tune=bool(arguments["tune"]),
+        strict=bool(arguments["strict_backend"]),
+    )
+
+
+def note_fallbacks(session: Session, out: Output) -> None:
+    """Say which ops the backend has no kernel for."""
+    if session.fallbacks:
+        kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(session.fallbacks.items()))
+        out.note(f"Computed on the CPU, without an OpenCL kernel: {kinds}.")
 
 
 def complete_with_note(feeds: dict, inputs: Sequence[TensorInfo], seed: int, out: Output) -> dict[str, np.ndarray]:

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +46,8 @@ ACTIVATIONS = {"IDENTITY": 0, "CLIP": 1, "SIGMOID": 2, "SILU": 3, "HARDSWISH": 4
 class Buffer:
     """Memory that tensors lie in: a constant (`array`), fed from outside (`fed`), of a cache, or a place in the arena.
 
-    `kept` gives memory that outlives runs and may lie elsewhere at the next one.
+    `kept` gives memory that outlives runs and may lie elsewhere at the next one. `device` is a constant that lies in
+    the memory of a device.
     """
 
     nbytes: int
@@ -54,6 +55,12 @@ class Buffer:
     fed: Value | None = None
     kept: Callable[[], np.ndarray] | None = None
     over: Buffer | None = None  # may take the place of this one
+    device: Any = None
+
+    @property
+    def placed(self) -> bool:
+        """Whether it is a place in the arena."""
+        return self.array is None and self.fed is None and self.kept is None and self.device is None
 
 
 @dataclass(eq=False)
@@ -61,7 +68,7 @@ class Tensor:
     """A value as kernels see it: its logical shape, element type, layout, and `offset` bytes into a buffer.
 
     Plain is row-major. Blocked is a feature map [N,C,...] stored as [N, ceil(C/lanes), ..., lanes]; lanes beyond C
-    hold finite numbers. Last is a map of int8 codes stored as [N, ..., ceil(C/lanes) * lanes].
+    hold finite numbers on the CPU. Last is a map stored as [N, ..., ceil(C/lanes) * lanes].
     """
 
     buffer: Buffer
@@ -98,16 +105,6 @@ class Equal:
 
     value: Value
     source: Value
-
-
-class Step(Protocol):
-    """A piece of work of a program: what it reads and writes, and for which node."""
-
-    @property
-    def node(self) -> Node: ...
-
-    @property
-    def tensors(self) -> list[Tensor]: ...
 
 
 Rule = Callable[[Any, Node], bool]
@@ -356,7 +353,7 @@ class Lowering(ABC):
         """A new tensor of the arena. `over` may be overwritten by it, element by element, once nobody reads it."""
         dtype = np.dtype(dtype)
         nbytes = math.prod(self.stored(shape, layout)) * dtype.itemsize
-        legal = over is not None and over.buffer.array is None and over.buffer.fed is None and not over.offset
+        legal = over is not None and over.buffer.placed and not over.offset
         return Tensor(
             Buffer(nbytes, over=over.buffer if over is not None and legal else None), tuple(shape), dtype, layout
         )
@@ -537,3 +534,16 @@ def _activation(node: Node | None) -> tuple[int, float, float] | None:
     if isinstance(op, ReLU):
         return (ACTIVATIONS["LEAKY"], op.slope, 0.0) if op.slope else (ACTIVATIONS["CLIP"], 0.0, math.inf)
     return None
+
+
+def lifetimes(steps: Sequence[Any], results: Iterable[Tensor]) -> list[tuple[Buffer, int, int]]:
+    """The buffers of the arena, each with the first and the last step that uses it; `results` are read at the end."""
+    lives: dict[int, tuple[Buffer, int, int]] = {}
+    uses = [(i, t) for i, step in enumerate(steps) for t in step.tensors]
+    uses += [(len(steps), t) for t in results]
+    for i, tensor in uses:
+        buffer = tensor.buffer
+        if buffer.placed:
+            _, first, last = lives.get(id(buffer), (buffer, i, i))
+            lives[id(buffer)] = (buffer, min(first, i), max(last, i))
+    return list(lives.values())

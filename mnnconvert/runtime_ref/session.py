@@ -61,8 +61,11 @@ class Session:
     """A model that is ready to run.
 
     `backend` "cpu" runs compiled kernels on `threads` threads (0: as many as the process may use), or numpy where none
-    were built; `Session.backend` tells. "reference" runs the numpy definitions. With `precision` "fast", products with
-    coded weights round their other operand to 8 bits; "exact" computes them in float32.
+    were built; `Session.backend` tells. "reference" runs the numpy definitions. "opencl" runs OpenCL kernels, and what
+    has none by its definition: `Session.fallbacks` tells, and with `strict` it is the error `no-kernel`. There `tune`
+    measures which variants of kernels are the fastest, and remembers it for the device. With `precision` "fast",
+    products with coded weights round their other operand to 8 bits; "exact" computes them in float32; "half" is for
+    opencl: floats lie as float16 between ops, which compute in float32.
     Ops between values with steps compute on 8-bit codes (`codes.py`); such a value is returned as the codes say.
     Sizes may differ from run to run wherever the model leaves them open. Feeds of another float or integer type are
     converted when nothing is lost. A session may be used from several threads; its runs follow one another.
@@ -79,6 +82,8 @@ class Session:
         threads: int = 0,
         precision: str = "exact",
         kv_cache: bool = False,
+        tune: bool = False,
+        strict: bool = False,
     ):
         _refuse_opaque(graph)
         _refuse_unmade(graph)
@@ -90,7 +95,8 @@ class Session:
         self._steps = dict(coded.codes.values())
         self._lock = threading.RLock()
         self._caches = Caches() if kv_cache else None
-        self._executor, self.backend = _executor(graph, backend, threads, precision, self._caches)
+        wanted = Wanted(backend, threads, precision, tune, strict)
+        self._executor, self.backend = _executor(graph, wanted, self._caches)
 
     def _declared(self, name: str, value: Value) -> np.dtype:
         return np.dtype(self.graph.source_types.get(name, str(value.dtype)))
@@ -113,6 +119,11 @@ class Session:
         with self._lock:
             self._execute(feeds, self.graph.output_values, record)
         return times
+
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        """The ops that runs so far computed by their definition because the backend has no kernel, and how many."""
+        return dict(getattr(self._executor, "fallbacks", {}))
 
     def reset(self) -> None:
         """Forget the keys and values of earlier runs; without `kv_cache` there are none."""
@@ -164,26 +175,47 @@ class Session:
         return array != 0 if declared == "bool" else np.asarray(array)
 
 
-def load(
-    path: str | Path, backend: str = "cpu", threads: int = 0, precision: str = "exact", kv_cache: bool = False
-) -> Session:
-    """A session for a `.mnn` file; see `Session`."""
-    return Session(read_model(Path(path)), backend, threads, precision, kv_cache)
+def load(path: str | Path, backend: str = "cpu", **options: Any) -> Session:
+    """A session for a `.mnn` file; `options` are those of `Session`."""
+    return Session(read_model(Path(path)), backend, **options)
 
 
-def _executor(graph: Graph, backend: str, threads: int, precision: str, caches: Caches | None) -> tuple[Executor, str]:
-    if backend not in ("cpu", "reference"):
-        raise UsageError.of("unsupported-backend", f"there is no backend '{backend}'", hint="cpu or reference")
-    if precision not in ("exact", "fast"):
-        raise UsageError.of("out-of-range", f"precision is exact or fast, not '{precision}'")
-    if backend == "cpu":
+@dataclass(frozen=True)
+class Wanted:
+    """How a session is to compute; see `Session`."""
+
+    backend: str
+    threads: int
+    precision: str
+    tune: bool
+    strict: bool
+
+
+PRECISIONS = {"cpu": ("exact", "fast"), "reference": ("exact", "fast"), "opencl": ("exact", "half")}
+
+
+def _executor(graph: Graph, wanted: Wanted, caches: Caches | None) -> tuple[Executor, str]:
+    if wanted.backend not in PRECISIONS:
+        what = f"there is no backend '{wanted.backend}'"
+        raise UsageError.of("unsupported-backend", what, hint=", ".join(PRECISIONS))
+    if wanted.precision not in PRECISIONS[wanted.backend]:
+        allowed = " or ".join(PRECISIONS[wanted.backend])
+        raise UsageError.of("out-of-range", f"precision is {allowed} on {wanted.backend}, not '{wanted.precision}'")
+    if wanted.backend == "opencl":
+        from mnnconvert.runtime_ref.opencl.device import device
+        from mnnconvert.runtime_ref.opencl.executor import OpenClExecutor
+
+        half = wanted.precision == "half"
+        return OpenClExecutor(graph, device(), caches, half=half, tune=wanted.tune, strict=wanted.strict), "opencl"
+    if wanted.backend == "cpu":
         from mnnconvert.runtime_ref.cpu.library import library
 
         kernels = library()
         if kernels is not None:
             from mnnconvert.runtime_ref.cpu.executor import CpuExecutor
 
-            return CpuExecutor(graph, kernels, threads or usable_cores(), precision == "exact", caches), "cpu"
+            exact = wanted.precision == "exact"
+            return CpuExecutor(graph, kernels, wanted.threads or usable_cores(), exact, caches), "cpu"
     return ReferenceExecutor(graph, caches), "reference"
 
 

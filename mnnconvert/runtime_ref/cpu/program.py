@@ -12,7 +12,7 @@ from mnnconvert.errors import ConversionError
 from mnnconvert.ir import Value
 from mnnconvert.runtime_ref.cpu.library import Instructions, KernelFailure, Library, Pool
 from mnnconvert.runtime_ref.cpu.lower import Call, Lowering
-from mnnconvert.runtime_ref.lower import Buffer, Reference, Tensor
+from mnnconvert.runtime_ref.lower import Buffer, Reference, Tensor, lifetimes
 from mnnconvert.runtime_ref.memory import aligned
 from mnnconvert.runtime_ref.planner import Lifetime, plan
 from mnnconvert.runtime_ref.reference import Compute, Recorder
@@ -105,22 +105,11 @@ class Program:
 
     def _place(self) -> np.ndarray:
         """The arena; sets where each of its buffers lies."""
-        lives = self._lifetimes()
+        lives = lifetimes(self._steps, self.results.values())
         index = {id(b): i for i, (b, _, _) in enumerate(lives)}
         arena = plan([Lifetime(b.nbytes, first, last, index.get(id(b.over))) for b, first, last in lives])
         self._offsets = {id(b): offset for (b, _, _), offset in zip(lives, arena.offsets, strict=True)}
         return aligned((max(arena.nbytes, 1),), np.uint8, kept=False)
-
-    def _lifetimes(self) -> list[tuple[Buffer, int, int]]:
-        lives: dict[int, tuple[Buffer, int, int]] = {}
-        uses = [(i, t) for i, step in enumerate(self._steps) for t in step.tensors]
-        uses += [(len(self._steps), t) for t in self.results.values()]
-        for i, tensor in uses:
-            buffer = tensor.buffer
-            if buffer.array is None and buffer.fed is None and buffer.kept is None:
-                _, first, last = lives.get(id(buffer), (buffer, i, i))
-                lives[id(buffer)] = (buffer, min(first, i), max(last, i))
-        return list(lives.values())
 
     def _bind(self) -> tuple[np.ndarray, list[tuple[int, Value, int]], list[tuple[int, Callable[[], np.ndarray]]]]:
         """A pointer per tensor, slot 0 being none; which slots are fed at each run; and which hold what is kept."""

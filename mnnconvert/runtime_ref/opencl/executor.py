@@ -1,0 +1,60 @@
+"""Runs graphs with OpenCL kernels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from mnnconvert.errors import ConversionError, Diagnostic
+from mnnconvert.ir import Graph, Value
+from mnnconvert.runtime_ref.cache import Caches
+from mnnconvert.runtime_ref.lower import Reference, Tensor
+from mnnconvert.runtime_ref.opencl import lowering as _rules  # noqa: F401  (registers them)
+from mnnconvert.runtime_ref.opencl.device import Device
+from mnnconvert.runtime_ref.opencl.lower import DeviceConstants, Lowering
+from mnnconvert.runtime_ref.opencl.program import Program
+from mnnconvert.runtime_ref.opencl.tuning import Tuning
+from mnnconvert.runtime_ref.stages import StagedExecutor
+
+
+class OpenClExecutor(StagedExecutor):
+    """Programs of kernels of one device; see `Lowering` for `half`, `Tuning` for `tune`.
+
+    With `strict` an op without a kernel is the error `no-kernel`; otherwise its definition computes it, and `fallbacks`
+    counts such ops.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        device: Device,
+        caches: Caches | None = None,
+        *,
+        half: bool = False,
+        tune: bool = False,
+        strict: bool = False,
+    ):
+        self.device_constants = DeviceConstants()
+        super().__init__(graph, self.device_constants, caches)
+        self.device = device
+        self.half = half
+        self.strict = strict
+        self.fallbacks: Counter[str] = Counter()
+        self.tuning = Tuning(device, tune)
+        self.queue = device.queue()
+
+    def lowering(self, wanted: Collection[Value], graphs: Mapping[str, Graph]) -> Lowering:
+        return Lowering(self.device, self.device_constants, wanted, graphs, self.caches, self.half)
+
+    def program(self, lowering: Lowering, results: Mapping[Value, Tensor]) -> Program:
+        holes = Counter(s.node.op.kind for s in lowering.steps if isinstance(s, Reference))
+        self._fall_back(holes)
+        return Program(lowering, results, self.queue, self.tuning)
+
+    def _fall_back(self, holes: Counter[str]) -> None:
+        if holes and self.strict:
+            raise ConversionError(
+                Diagnostic("no-kernel", f"OpenCL has no kernel for this {kind}", {"uses": str(count)})
+                for kind, count in holes.items()
+            )
+        self.fallbacks += holes

@@ -1,0 +1,65 @@
+// What every kernel file may use. Values lie as `real`: float, or half where the session stores halves; arithmetic is in
+// float. V is the number of channels that lie side by side, and of lanes that a vector has: 4 or 8.
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+
+typedef JOIN(float, V) floatV;
+typedef JOIN(int, V) intV;
+
+#define INTV(x) JOIN(convert_int, V)(x)
+#define FLOATV(x) JOIN(convert_float, V)(x)
+
+#ifdef HALF
+typedef half real;
+#define LOAD(p, i) vload_half((i), (p))
+#define STORE(x, p, i) vstore_half((x), (i), (p))
+#define LOADV(p, i) JOIN(vload_half, V)(0, (p) + (i))
+#define STOREV(x, p, i) JOIN(vstore_half, V)((x), 0, (p) + (i))
+#else
+typedef float real;
+#define LOAD(p, i) ((p)[i])
+#define STORE(x, p, i) ((p)[i] = (x))
+#define LOADV(p, i) JOIN(vload, V)(0, (p) + (i))
+#define STOREV(x, p, i) JOIN(vstore, V)((x), 0, (p) + (i))
+#endif
+
+static int up(int n, int unit) { return (n + unit - 1) / unit; }
+
+// What is done to a result before it is stored: one of the functions of `Epilogue` (runtime_ref/lower.py: ACTIVATIONS).
+// Comparisons are written so that NaN stays NaN.
+static floatV sigmoid(floatV x) { return 1.0f / (1.0f + exp(-x)); }
+static floatV gelu(floatV x) { return 0.5f * x * (1.0f + erf(x * M_SQRT1_2_F)); }
+static floatV gelu_tanh(floatV x) { return 0.5f * x * (1.0f + tanh(0.7978845608f * (x + 0.044715f * x * x * x))); }
+static floatV clip(floatV x, float low, float high)
+{
+    x = x < low ? (floatV)low : x;
+    return x > high ? (floatV)high : x;
+}
+
+#ifndef ACTIVATION
+#define ACTIVATION 0
+#endif
+
+static floatV activate(floatV x, float low, float high)
+{
+#if ACTIVATION == 1
+    return clip(x, low, high);
+#elif ACTIVATION == 2
+    return sigmoid(x);
+#elif ACTIVATION == 3
+    return x * sigmoid(x);
+#elif ACTIVATION == 4
+    return x * clip(x + 3.0f, 0.0f, 6.0f) * (1.0f / 6.0f);
+#elif ACTIVATION == 5
+    return gelu(x);
+#elif ACTIVATION == 6
+    return gelu_tanh(x);
+#elif ACTIVATION == 7
+    return tanh(x);
+#elif ACTIVATION == 8
+    return x < 0.0f ? x * low : x;
+#else
+    return x;
+#endif
+}
