@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +141,8 @@ def verify(
     these or of MNN's recorded cases, a configuration of images. Without, they are made up from `seed`: `runs` runs (two
     at other sizes where sizes are open, else one), with the sizes that `input_shape` gives. `tolerance` is relative to
     the largest value of an output (1e-3); `gates` is a TOML file of bounds, which judge alone where no tolerance is
-    given. `engine` "mnn" runs the MNN file in MNN's own runtime instead of ours.
+    given. `engine` "mnn" runs the MNN file in MNN's own runtime instead of ours, "opencl" with our OpenCL
+    kernels.
 
     `per_layer` compares all layers and names the first bad one, `bisect` does the conversion again (with `options`) and
     names the step that changes the answer, `repro` is a folder that the first bad layer is written to. A Caffe model
@@ -294,14 +295,30 @@ def _unversioned(listed: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
     return [{"name": op, "since": 1, "limits": limits} for op, limits in sorted(listed)]
 
 
-def compiled_ops() -> dict[str, Any]:
-    """Every op of MNN with whether compiled kernels compute (most forms of) it, and the instruction set in use."""
+def kernels_of(backend: str = "cpu") -> dict[str, Any]:
+    """Every op of MNN with whether kernels of a backend, "cpu" or "opencl", compute (most forms of) it.
+
+    "runs" is what they run on: an instruction set, or a device. Raises `unsupported-backend` where there is no device.
+    """
     import mnnconvert.ops  # noqa: F401  (registers the ops)
     from mnnconvert.ops.base import sorted_ops
+
+    runs, rules = _opencl_rules() if backend == "opencl" else _cpu_rules()
+    return {"runs": runs, "ops": [{"name": op.__name__, "compiled": op in rules} for op in sorted_ops()]}
+
+
+def _cpu_rules() -> tuple[str | None, Collection[type]]:
     from mnnconvert.runtime_ref.cpu import lowering  # noqa: F401  (registers the rules)
     from mnnconvert.runtime_ref.cpu.library import library
     from mnnconvert.runtime_ref.cpu.lower import RULES
 
     found = library()
-    ops = [{"name": op.__name__, "compiled": found is not None and op in RULES} for op in sorted_ops()]
-    return {"level": found.level if found is not None else None, "ops": ops}
+    return (None, ()) if found is None else (found.level, RULES)
+
+
+def _opencl_rules() -> tuple[str, Collection[type]]:
+    from mnnconvert.runtime_ref.opencl import lowering  # noqa: F401  (registers the rules)
+    from mnnconvert.runtime_ref.opencl.device import device
+    from mnnconvert.runtime_ref.opencl.lower import RULES
+
+    return device().name, RULES

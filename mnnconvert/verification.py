@@ -235,9 +235,11 @@ def size_of(mnn: Path) -> int:
 
 
 def open_candidate(mnn: Path, engine: str | None) -> Engine:
-    """What runs the MNN file: our executor, or MNN's own runtime for "mnn"."""
-    if engine not in (None, "mnnconvert", "mnn"):
-        raise UsageError.of("unsupported-backend", f"there is no engine '{engine}'", hint="mnnconvert or mnn")
+    """What runs the MNN file: our executor, its OpenCL backend for "opencl", or MNN's own runtime for "mnn"."""
+    if engine not in (None, "mnnconvert", "mnn", "opencl"):
+        raise UsageError.of("unsupported-backend", f"there is no engine '{engine}'", hint="mnnconvert, opencl or mnn")
+    if engine == "opencl":
+        return SessionEngine(load(mnn, "opencl"), "mnnconvert opencl")
     return MnnEngine(mnn) if engine == "mnn" else SessionEngine(load(mnn))
 
 

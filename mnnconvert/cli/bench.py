@@ -18,7 +18,17 @@ import numpy as np
 from mnnconvert.cli.arrays import read_inputs
 from mnnconvert.cli.output import Output, size
 from mnnconvert.cli.parser import Arguments, Syntax
-from mnnconvert.cli.run import BACKEND, INPUT, PRECISION, SEED, complete_with_note
+from mnnconvert.cli.run import (
+    BACKEND,
+    INPUT,
+    PRECISION,
+    SEED,
+    STRICT,
+    TUNE,
+    complete_with_note,
+    note_fallbacks,
+    session_options,
+)
 from mnnconvert.errors import UsageError
 from mnnconvert.option_types import Option
 from mnnconvert.options import COMMON
@@ -40,6 +50,8 @@ SYNTAX = Syntax(
         Option("--threads", "threads", "int", "threads of each engine", default=1, low=1, metavar="N"),
         BACKEND,
         replace(PRECISION, default="fast"),
+        TUNE,
+        STRICT,
         Option("--profile", "profile", "flag", "time by op, by layer and by kernel", default=False),
         Option("--op", "op", "text", "time one op against its numpy definition", metavar="NAME"),
         Option("--shape", "shape", "text", "sizes of the operands of --op", metavar="AxB,CxD"),
@@ -73,6 +85,7 @@ def run(arguments: Arguments, out: Output) -> int:
     document: dict[str, Any] = {"ok": True, "exit_code": 0, "threads": arguments["threads"], "engines": rows}
     if len(rows) == 2:
         document["speedup"] = rows[1]["median_ms"] / rows[0]["median_ms"]
+    note_fallbacks(session, out)
     times = profile(session, feeds) if arguments["profile"] else []
     if times:
         document["profile"] = [asdict(row) for row in times]
@@ -139,8 +152,8 @@ def _bench_op(arguments: Arguments, out: Output) -> int:
     from mnnconvert.verify.engines import SessionEngine
 
     graph, feeds = one_op(str(arguments["op"]), arguments.text("shape"), arguments.texts("set"))
-    threads, precision = arguments.number("threads"), str(arguments["precision"])
-    compiled = Session(graph, "cpu", threads, precision)
+    threads = arguments.number("threads")
+    compiled = Session(graph, threads=threads, **session_options(arguments))
     engines: list[Engine] = [
         SessionEngine(compiled, f"mnnconvert {compiled.backend}"),
         SessionEngine(Session(graph, "reference"), "numpy"),
@@ -210,9 +223,9 @@ def _engines(arguments: Arguments) -> tuple[Session, list[Engine]]:
     from mnnconvert.verification import open_source
     from mnnconvert.verify.engines import SessionEngine
 
-    threads, backend = arguments.number("threads"), str(arguments["backend"])
-    session = api.load(arguments.words[0], backend=backend, threads=threads, precision=str(arguments["precision"]))
-    engines: list[Engine] = [SessionEngine(session, f"mnnconvert {backend}")]
+    threads = arguments.number("threads")
+    session = api.load(arguments.words[0], threads=threads, **session_options(arguments))
+    engines: list[Engine] = [SessionEngine(session, f"mnnconvert {arguments['backend']}")]
     source = arguments.text("vs")
     if source is not None:
         engines.append(open_source(Path(source), threads=threads, optimize=True))

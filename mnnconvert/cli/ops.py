@@ -10,8 +10,8 @@ from mnnconvert.option_types import Option
 from mnnconvert.options import COMMON, FRAMEWORKS
 
 SYNTAX = Syntax(
-    usage="mnnconvert ops [--framework NAME | --backend cpu] [--md]",
-    summary="List the source operators that can be converted, or the ops that have a compiled kernel.",
+    usage="mnnconvert ops [--framework NAME | --backend NAME] [--md]",
+    summary="List the source operators that can be converted, or the ops that a backend has kernels for.",
     options=(
         Option(
             "--framework",
@@ -28,7 +28,7 @@ SYNTAX = Syntax(
             "backend",
             "choice",
             "list the ops of MNN and what computes them here",
-            choices=("cpu",),
+            choices=("cpu", "opencl"),
             metavar="NAME",
         ),
         Option("--md", "md", "flag", "as a Markdown table", default=False),
@@ -39,8 +39,9 @@ SYNTAX = Syntax(
 
 
 def run(arguments: Arguments, out: Output) -> int:
-    if arguments.text("backend") is not None:
-        return print_kernels(out, markdown=bool(arguments["md"]))
+    backend = arguments.text("backend")
+    if backend is not None:
+        return print_kernels(backend, out, markdown=bool(arguments["md"]))
     return print_operators(str(arguments["framework"]), out, markdown=bool(arguments["md"]))
 
 
@@ -59,18 +60,18 @@ def print_operators(framework: str, out: Output, *, markdown: bool = False) -> i
     return 0
 
 
-def print_kernels(out: Output, *, markdown: bool = False) -> int:
-    """Print all ops, and whether compiled kernels compute them or numpy does; the exit code."""
+def print_kernels(backend: str, out: Output, *, markdown: bool = False) -> int:
+    """Print all ops, and whether kernels of the backend compute them or numpy does; the exit code."""
     from mnnconvert import api
 
-    backend = api.compiled_ops()
-    out.data(backend)
-    rows = [(row["name"], "compiled" if row["compiled"] else "numpy") for row in backend["ops"]]
+    found = api.kernels_of(backend)
+    out.data(found)
+    rows = [(row["name"], backend if row["compiled"] else "numpy") for row in found["ops"]]
     if markdown:
         out.result(markdown_table(("Op", "Computed by"), rows))
     else:
         out.table(("Op", "Computed by"), rows)
-        out.note(f"Instruction set: {backend['level'] or 'no compiled kernels here'}.")
+        out.note(f"They run on {found['runs']}." if found["runs"] else "There are no compiled kernels here.")
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -71,10 +71,11 @@ SYNTAX = Syntax(
 
 
 def run(arguments: Arguments, out: Output) -> int:
+    from mnnconvert import api
     from mnnconvert.verify.engines import SessionEngine
 
     feeds = read_inputs(arguments.texts("input"))
-    session = load_session(arguments)
+    session = api.load(arguments.words[0], **session_options(arguments))
     engine = SessionEngine(session)
     feeds = complete_with_note(feeds, engine.inputs, arguments.number("seed"), out)
     outputs = engine.run(feeds)
@@ -91,17 +92,14 @@ def run(arguments: Arguments, out: Output) -> int:
     return 0
 
 
-def load_session(arguments: Arguments) -> Session:
-    """The model that the first word names, ready as the options of `run` say."""
-    from mnnconvert import api
-
-    return api.load(
-        arguments.words[0],
-        backend=str(arguments["backend"]),
-        precision=str(arguments["precision"]),
-        tune=bool(arguments["tune"]),
-        strict=bool(arguments["strict_backend"]),
-    )
+def session_options(arguments: Arguments) -> dict[str, Any]:
+    """How a session is to compute, as `api.load` takes it."""
+    return {
+        "backend": str(arguments["backend"]),
+        "precision": str(arguments["precision"]),
+        "tune": bool(arguments["tune"]),
+        "strict": bool(arguments["strict_backend"]),
+    }
 
 
 def note_fallbacks(session: Session, out: Output) -> None:

@@ -43,7 +43,7 @@ SYNTAX = Syntax(
         Option("--tolerance", "tolerance", "float",
                f"largest accepted relative difference: {ConversionOptions.tolerance:g}, or with --gates none", SOURCE,
                low=0, metavar="X"),
-        Option("--engine", "engine", "text", "what runs the MNN file: ours, or mnn if installed", SOURCE,
+        Option("--engine", "engine", "text", "what runs the MNN file: ours, opencl, or mnn if installed", SOURCE,
                metavar="NAME"),
         Option("--per-layer", "per_layer", "flag", "compare all layers and name the first bad one", LAYERS, False),
         Option("--bisect", "bisect", "flag", "convert again and name the pass or weight that changes the answer",

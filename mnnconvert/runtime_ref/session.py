@@ -64,7 +64,7 @@ class Session:
     were built; `Session.backend` tells. "reference" runs the numpy definitions. "opencl" runs OpenCL kernels, and what
     has none by its definition: `Session.fallbacks` tells, and with `strict` it is the error `no-kernel`. There `tune`
     measures which variants of kernels are the fastest, and remembers it for the device. With `precision` "fast",
-    products with coded weights round their other operand to 8 bits; "exact" computes them in float32; "half" is for
+    products with coded weights may round their other operand to 8 bits; "exact" computes them in float32; "half" is for
     opencl: floats lie as float16 between ops, which compute in float32.
     Ops between values with steps compute on 8-bit codes (`codes.py`); such a value is returned as the codes say.
     Sizes may differ from run to run wherever the model leaves them open. Feeds of another float or integer type are
@@ -191,7 +191,7 @@ class Wanted:
     strict: bool
 
 
-PRECISIONS = {"cpu": ("exact", "fast"), "reference": ("exact", "fast"), "opencl": ("exact", "half")}
+PRECISIONS = {"cpu": ("exact", "fast"), "reference": ("exact", "fast"), "opencl": ("exact", "fast", "half")}
 
 
 def _executor(graph: Graph, wanted: Wanted, caches: Caches | None) -> tuple[Executor, str]:

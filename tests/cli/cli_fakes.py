@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -90,6 +90,7 @@ class FakeVerification:
 class FakeSession:
     inputs = (SimpleNamespace(name="x", dtype=np.dtype(np.float32), shape=(2, "n")),)
     outputs = (SimpleNamespace(name="y", dtype=np.dtype(np.float32), shape=(2, "n")),)
+    fallbacks: ClassVar[dict[str, int]] = {}
 
     def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"scope/y:0": feeds["x"] * 2}
@@ -121,8 +122,8 @@ class FakeApi:
     def from_json(self, json_path: str, mnn_path: str) -> None:
         self.calls.append(("from_json", json_path, mnn_path))
 
-    def load(self, path: str, backend: str = "cpu", threads: int = 0, precision: str = "exact") -> FakeSession:
-        self.calls.append(("load", path, backend, threads, precision))
+    def load(self, path: str, backend: str = "cpu", **options: Any) -> FakeSession:
+        self.calls.append(("load", path, backend, options))
         return FakeSession()
 
     def verify(self, source: str, mnn: str, **keywords: Any) -> FakeVerification:

@@ -160,7 +160,7 @@ def test_run_shows_and_keeps_outputs(api: FakeApi, capsys: pytest.CaptureFixture
     np.save(tmp_path / "x.npy", np.array([[1.0, 2.0], [np.nan, 4.0]], np.float32))
     given = ["--input", f"x={tmp_path / 'x.npy'}", "--backend", "reference", "--out", str(tmp_path / "o")]
     assert main(["run", "m.mnn", *given]) == 0
-    assert api.calls == [("load", "m.mnn", "reference", 0, "exact")]
+    assert api.calls == [("load", "m.mnn", "reference", {"precision": "exact", "tune": False, "strict": False})]
     assert "scope/y:0  float32  2x2      2    8  4.667        1" in capsys.readouterr().out
     assert np.load(tmp_path / "o" / "scope_y_0.npy").shape == (2, 2)
 
@@ -203,7 +203,7 @@ def test_bench_times_in_the_engines_own_types(api: FakeApi, capsys: pytest.Captu
     (engine,) = document["engines"]
     assert engine["runs"] == 5
     assert 0 < engine["p10_ms"] <= engine["median_ms"] <= engine["p90_ms"]
-    assert api.calls == [("load", "m.mnn", "cpu", 2, "fast")]
+    assert api.calls == [("load", "m.mnn", "cpu", {"threads": 2, "precision": "fast", "tune": False, "strict": False})]
 
 
 def test_explain_takes_what_was_printed(capsys: pytest.CaptureFixture[str]) -> None:
