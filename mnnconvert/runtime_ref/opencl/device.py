@@ -1,8 +1,8 @@
 """The device: which one, what it can do, and kernels built for it.
 
 `MNNCONVERT_OPENCL_DEVICE` is a part of the name of the platform or of the device to take; otherwise it is a GPU where
-there is one. `MNNCONVERT_OPENCL_LIMITS`, as in "work_group=64,local_bytes=0,image_width=2048", makes a device say that
-it can do less than it can, so that tests reach what runs on others.
+there is one. `MNNCONVERT_OPENCL_LIMITS`, as in "work_group=64,local_bytes=0,image_width=2048,lanes=4", makes a device
+say that it can do less than it can, so that tests reach what runs on others; one with 4 lanes is treated as a GPU.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ if TYPE_CHECKING:
 
 Defines = Mapping[str, int | str]
 COMMON = "common.cl"
+CPU_LANES, GPU_LANES = 8, 4
 OPTIONS = ("-cl-std=CL1.2",)
 SIGNATURE = re.compile(r"kernel\s+void\s+(\w+)\s*\(([^)]*)\)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What kernels have to keep to: items of a work-group, bytes of local memory, width of images (0: none)."""
+    """What kernels have to keep to: items of a work-group, bytes of local memory, width of images (0: none), lanes."""
 
     work_group: int
     local_bytes: int
     image_width: int
+    lanes: int
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,17 @@ class Device:
         self.cl = device
         self.context = cl.Context([device])
         self.name = f"{device.name.strip()} ({device.platform.name.strip()})"
-        self.is_cpu = bool(device.type & cl.device_type.CPU)
-        self.lanes = 8 if self.is_cpu else 4
         self.alignment = max(device.mem_base_addr_align // 8, 64)  # bytes, of what lies inside of a buffer
         self.limits = _limited(
             Limits(
                 int(device.max_work_group_size),
                 int(device.local_mem_size),
                 int(device.image2d_max_width) if device.image_support else 0,
+                CPU_LANES if device.type & cl.device_type.CPU else GPU_LANES,
             )
         )
+        self.lanes = self.limits.lanes
+        self.is_cpu = self.lanes == CPU_LANES
         self.identity = digest(device.platform.name, device.name, device.version, device.driver_version, *OPTIONS)
         self._programs: dict[str, cl.Program] = {}
 

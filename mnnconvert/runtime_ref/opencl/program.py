@@ -28,9 +28,10 @@ PATTERN = 0xA5
 
 @dataclass(eq=False)
 class Bound:
-    """A kernel with its arguments, and how many work-items it takes."""
+    """A kernel with its arguments, which it does not keep alive itself, and how many work-items it takes."""
 
     kernel: cl.Kernel
+    arguments: list[Any]
     size: Sizes
     local: Sizes | None
     name: str
@@ -188,12 +189,13 @@ class Program:
     def _prepared(self, variant: Variant) -> Bound:
         kernel = self.device.kernel(variant.kernel, {**variant.defines, **self._storage}, variant.text)
         parameters = variant.signature.parameters
-        kernel.set_args(*(self._argument(kind, variant.arguments[name]) for name, kind in parameters.items()))
+        arguments = [self._argument(kind, variant.arguments[name]) for name, kind in parameters.items()]
+        kernel.set_args(*arguments)
         local = variant.local if variant.local is None else self._group(variant.local)
         size = variant.size
         if local is not None:
             size = tuple(-(-s // unit) * unit for s, unit in zip(size, local, strict=True))
-        return Bound(kernel, size, local, variant.kernel)
+        return Bound(kernel, arguments, size, local, variant.kernel)
 
     def _group(self, local: Sizes) -> Sizes:
         """A group that the device allows."""

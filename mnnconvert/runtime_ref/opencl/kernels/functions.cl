@@ -246,7 +246,7 @@ static intV i_MUL(intV a, intV b) { return wrapped(bits(a) * bits(b)); }
 static intV i_NEG(intV x) { return wrapped(-bits(x)); }
 static intV i_ABS(intV x) { return x < 0 ? i_NEG(x) : x; }
 static intV i_SQUARE(intV x) { return i_MUL(x, x); }
-static intV i_SIGN(intV x) { return (x < 0) - (x > 0); }
+static intV i_SIGN(intV x) { return x > 0 ? (intV)1 : (x < 0 ? (intV)-1 : (intV)0); }
 static intV i_RELU(intV x) { return x > 0 ? x : (intV)0; }
 static intV i_MINIMUM(intV a, intV b) { return min(a, b); }
 static intV i_MAXIMUM(intV a, intV b) { return max(a, b); }
@@ -262,8 +262,8 @@ static intV i_BITWISE_OR(intV a, intV b) { return a | b; }
 static intV i_BITWISE_XOR(intV a, intV b) { return a ^ b; }
 static intV i_LOGICALOR(intV a, intV b) { return ((a | b) != 0) & 1; }
 static intV i_LOGICALXOR(intV a, intV b) { return ((a != 0) ^ (b != 0)) & 1; }
-static intV i_LEFTSHIFT(intV a, intV b) { return wrapped(bits(a) << bits(b & 31)) & (b >= 0 && b < 32); }
-static intV i_RIGHTSHIFT(intV a, intV b) { return (a >> (b & 31)) & (b >= 0 && b < 32); }
+static intV i_LEFTSHIFT(intV a, intV b) { return bits(b) < 32u ? wrapped(bits(a) << bits(b & 31)) : (intV)0; }
+static intV i_RIGHTSHIFT(intV a, intV b) { return bits(b) < 32u ? a >> (b & 31) : (intV)0; }
 static int divide1(int a, int b) { return b == 0 ? 0 : (int)(uint)(ulong)((long)a / b); }
 static int rest1(int a, int b) { return b == 0 ? 0 : (int)((long)a % b); }
 static int floor_divide1(int a, int b)
