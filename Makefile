@@ -110,6 +110,7 @@ check: setup ## lint, format, types, import arrows, generated code
 
 bench: setup models ## time and peak memory of conversions and runs against the released ones (makes 2 GB of data in .bench once)
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/opencl.py
 	$(BIN)/python benchmarks/bench.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/quantizers.py
