@@ -13,3 +13,17 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before any test imports o
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def opencl_device():
+    """The OpenCL device: a computer without one skips, CI fails."""
+    from mnnconvert.errors import UsageError
+    from mnnconvert.runtime_ref.opencl.device import device
+
+    try:
+        return device()
+    except UsageError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))

@@ -233,3 +233,25 @@ def layouts(ctx: Lowering, nodes: Sequence[Node]) -> Sequence[str]:
     operands = {v for n in nodes for v in n.inputs}
     lies_blocked = any(set(ctx.layouts(v)) == {ctx.map_layout} and ctx.shape(v) == shape for v in operands)
     return (ctx.map_layout, PLAIN) if lies_blocked else (PLAIN,)
+
+
+def build(ctx: Lowering, nodes: Sequence[Node], layout: str) -> Builder | None:
+    """The chain of these nodes, before anything is called; None where it cannot be one in this layout."""
+    builder = Builder(ctx, ctx.shape(nodes[0].output), layout)
+    try:
+        for node in nodes:
+            builder.registers[node.output] = EMIT[type(node.op)](builder, node)
+        for value in results(ctx, nodes):
+            builder.chain.result(builder.registers[value], value.dtype)
+    except (ValueError, KeyError):
+        return None
+    return builder if layout == PLAIN or _stays_a_map(ctx, nodes, builder) else None
+
+
+def _stays_a_map(ctx: Lowering, nodes: Sequence[Node], builder: Builder) -> bool:
+    """Whether operands have a form beside maps, and results are float maps."""
+    for value, shape in builder.sources:
+        per_channel = builder.stored(shape)[-1] > 1
+        if value.dtype != F32 or (per_channel and len(ctx.shape(value)) != len(builder.shape) and value.tensor is None):
+            return False
+    return all(v.dtype == F32 for v in results(ctx, nodes))

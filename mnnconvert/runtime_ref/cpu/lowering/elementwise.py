@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mnnconvert.ir import F32, Node
+from mnnconvert.ir import Node
 from mnnconvert.runtime_ref.chain import MOST_OPERANDS, MOST_RESULTS
 from mnnconvert.runtime_ref.cpu.chain import encode
 from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
 from mnnconvert.runtime_ref.cpu.lowering.normalization import add_and_normalize
-from mnnconvert.runtime_ref.fusion import EMIT, WORDS, Builder, layouts, region, results
+from mnnconvert.runtime_ref.fusion import EMIT, WORDS, Builder, build, layouts, region, results
 from mnnconvert.runtime_ref.lower import BLOCKED, Tensor
 
 FINITE = {
@@ -38,28 +38,19 @@ def elementwise(ctx: Lowering, node: Node) -> bool:
 
 def _build(ctx: Lowering, nodes: Sequence[Node], layout: str) -> tuple[Builder, np.ndarray, np.ndarray] | None:
     """The program of a chain, before anything is called; None where the kernel cannot do it."""
-    builder = Builder(ctx, ctx.shape(nodes[0].output), layout)
+    builder = build(ctx, nodes, layout)
+    if builder is None or (layout == BLOCKED and not _stays_finite(ctx, builder)):
+        return None
     try:
-        for node in nodes:
-            builder.registers[node.output] = EMIT[type(node.op)](builder, node)
-        for value in results(ctx, nodes):
-            builder.chain.result(builder.registers[value], value.dtype)
-        if layout == BLOCKED and not _stays_blocked(ctx, nodes, builder):
-            return None
         return builder, *encode(builder.chain, ctx.library)
-    except (ValueError, KeyError):
+    except ValueError:
         return None
 
 
-def _stays_blocked(ctx: Lowering, nodes: Sequence[Node], builder: Builder) -> bool:
-    """Whether operands have a form beside blocks, results are float maps, and unused lanes stay finite."""
-    for value, shape in builder.sources:
-        per_channel = builder.stored(shape)[-1] > 1
-        if value.dtype != F32 or (per_channel and len(ctx.shape(value)) != len(builder.shape) and value.tensor is None):
-            return False
+def _stays_finite(ctx: Lowering, builder: Builder) -> bool:
+    """Whether the unused lanes of blocks do."""
     functions = {i.function for i in builder.chain.instructions}
-    full = builder.shape[1] % ctx.lanes == 0
-    return all(v.dtype == F32 for v in results(ctx, nodes)) and (full or functions <= FINITE)
+    return builder.shape[1] % ctx.lanes == 0 or functions <= FINITE
 
 
 def _call(ctx: Lowering, nodes: Sequence[Node], builder: Builder, code: np.ndarray, constants: np.ndarray) -> None:
