@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from op_samples import CASES
 
-SAMPLES = Path(__file__).with_name("test_samples.py")
+SAMPLES = Path(__file__).with_name("test_opencl_samples.py")
 
 pytestmark = [
     pytest.mark.slow,
