@@ -58,6 +58,9 @@ class StagedExecutor(ABC):
     def program(self, lowering: Any, results: Mapping[Value, Tensor]) -> Program:
         """These steps, ready to run; MemoryError where they do not fit."""
 
+    def missing(self, *nodes: Node) -> None:
+        """Hears of nodes that no kernel computes, before their definitions do."""
+
     def run(self, graph: Graph, feeds: Arrays, wanted: Iterable[Value], record: Recorder | None = None) -> Arrays:
         """The wanted values for these inputs, as arrays of their own; `record` hears of work inside subgraphs too."""
         self._record = record
@@ -81,6 +84,8 @@ class StagedExecutor(ABC):
         return np.array(values[value] if value in values else self._constant(value))
 
     def _by_definition(self, node: Node, values: Arrays) -> Arrays:
+        if not node.op.subgraphs():
+            self.missing(node)
         operands = [values[v] if v in values else self._constant(v) for v in node.inputs]
         started = time.perf_counter()
         results = [_contiguous(r) for r in self._definitions.compute(node, operands)]
@@ -106,6 +111,12 @@ class StagedExecutor(ABC):
         return self._stages[key]
 
     def _made(self, graph: Graph, start: int, shapes: Shapes, wanted: frozenset[Value], contents: Arrays) -> _Stage:
+        try:
+            return self._lowered(graph, start, shapes, wanted, contents)
+        except MemoryError as error:
+            raise ConversionError.of("run-failed", f"the values do not fit into memory: {error}") from error
+
+    def _lowered(self, graph: Graph, start: int, shapes: Shapes, wanted: frozenset[Value], contents: Arrays) -> _Stage:
         lowering: Lowering = self.lowering(wanted, self._definitions.graphs)
         nodes = graph.nodes[start:]
         read = {v for node in nodes for v in node.inputs} | wanted
@@ -117,12 +128,7 @@ class StagedExecutor(ABC):
         made = [v for v in lowering.specs if v in later and v not in shapes]
         known = {v: c for v in later if v in lowering.specs and (c := lowering.specs[v].constant) is not None}
         results = {v: lowering.read(v) for v in made}
-        try:
-            return _Stage(self.program(lowering, results), start + stop, known)
-        except MemoryError as error:
-            raise ConversionError.of(
-                "run-failed", f"the intermediate values do not fit into memory: {error}"
-            ) from error
+        return _Stage(self.program(lowering, results), start + stop, known)
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:

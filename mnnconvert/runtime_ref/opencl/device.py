@@ -96,14 +96,17 @@ class Device:
         return cl.Kernel(self._programs[key], name)
 
     def upload(self, array: np.ndarray) -> cl.Buffer:
-        """A buffer with a copy of an array."""
+        """A buffer with a copy of an array; MemoryError where the device has no room."""
         import pyopencl as cl
 
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         flags = cl.mem_flags.READ_WRITE
         if not raw.size:
             return cl.Buffer(self.context, flags, 1)
-        return cl.Buffer(self.context, flags | cl.mem_flags.COPY_HOST_PTR, hostbuf=raw)
+        try:
+            return cl.Buffer(self.context, flags | cl.mem_flags.COPY_HOST_PTR, hostbuf=raw)
+        except cl.Error as error:
+            raise MemoryError(f"{raw.nbytes} bytes on the OpenCL device: {error}") from error
 
 
 @cache

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from mnnconvert.errors import ConversionError, Diagnostic
-from mnnconvert.ir import Graph, Value
+from mnnconvert.ir import Graph, Node, Value
 from mnnconvert.runtime_ref.cache import Caches
 from mnnconvert.runtime_ref.lower import Reference, Tensor
 from mnnconvert.runtime_ref.opencl import lowering as _rules  # noqa: F401  (registers them)
@@ -47,14 +47,20 @@ class OpenClExecutor(StagedExecutor):
         return Lowering(self.device, self.device_constants, wanted, graphs, self.caches, self.half)
 
     def program(self, lowering: Lowering, results: Mapping[Value, Tensor]) -> Program:
-        holes = Counter(s.node.op.kind for s in lowering.steps if isinstance(s, Reference))
-        self._fall_back(holes)
-        return Program(lowering, results, self.queue, self.tuning)
+        import pyopencl as cl
 
-    def _fall_back(self, holes: Counter[str]) -> None:
+        self.missing(*(s.node for s in lowering.steps if isinstance(s, Reference)))
+
+        try:
+            return Program(lowering, results, self.queue, self.tuning)
+        except cl.Error as error:  # no memory, or a driver that refuses a kernel
+            raise ConversionError.of("run-failed", f"the OpenCL device failed: {error}") from error
+
+    def missing(self, *nodes: Node) -> None:
+        holes = Counter(node.op.kind for node in nodes)
         if holes and self.strict:
             raise ConversionError(
                 Diagnostic("no-kernel", f"OpenCL has no kernel for this {kind}", {"uses": str(count)})
                 for kind, count in holes.items()
             )
-        self.fallbacks += holes
+        self.fallbacks |= holes

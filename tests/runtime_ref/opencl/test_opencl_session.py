@@ -63,9 +63,11 @@ def test_stages_end_where_sizes_depend_on_data():
     found = b.add(Where(), b.add(Binary("GREATER"), x, b.constant(np.array(2, np.int32), "two"), name="g"), name="w")
     b.output(b.add(Binary("MUL"), found, b.constant(np.array(10, np.int32), "ten"), name="y"))
     session = Session(b.graph, "opencl")
+    assert session.fallbacks == {}
     for x in ([1, 5, 0, 3, 2, 9], [0, 0, 0, 0, 0, 7]):
         array = np.array(x, np.int32)
         assert np.array_equal(session.run({"x": array})["y"], np.argwhere(array > 2) * 10)
+    assert session.fallbacks == {"Where": 1}
 
 
 def test_halves_are_storage():
