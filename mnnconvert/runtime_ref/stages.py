@@ -58,7 +58,7 @@ class StagedExecutor(ABC):
     def program(self, lowering: Any, results: Mapping[Value, Tensor]) -> Program:
         """These steps, ready to run; MemoryError where they do not fit."""
 
-    def missing(self, *nodes: Node) -> None:
+    def missing(self, *nodes: Node) -> None:  # noqa: B027 - most backends have nothing to say
         """Hears of nodes that no kernel computes, before their definitions do."""
 
     def run(self, graph: Graph, feeds: Arrays, wanted: Iterable[Value], record: Recorder | None = None) -> Arrays:
