@@ -11,7 +11,7 @@ import numpy as np
 
 from mnnconvert.ir import Value
 from mnnconvert.runtime_ref.lower import LAST, PLAIN, Epilogue, Tensor
-from mnnconvert.runtime_ref.opencl.lower import MOST_ELEMENTS, Argument, Lowering, Variant
+from mnnconvert.runtime_ref.opencl.lower import MOST_ELEMENTS, Argument, Lowering
 
 PIXELS = {2: (6, 4, 2, 1), 1: (8, 4, 2, 1)}
 """Pixels that an item may compute, by the vectors of channels: as many as there are registers for."""
@@ -130,5 +130,3 @@ def finish(ctx: Lowering, epilogue: Epilogue, bias: Value | None, layout: str = 
     }
     made |= {f"{name}_at": 0 for name, tensor in made.items() if tensor is None}
     return {**made, "y": ctx.result(epilogue.value, layout), "low": epilogue.low, "high": epilogue.high}
-
-

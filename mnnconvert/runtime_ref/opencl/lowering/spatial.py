@@ -7,6 +7,7 @@ from mnnconvert.ops.convolution import Convolution
 from mnnconvert.runtime_ref.lower import LAST
 from mnnconvert.runtime_ref.opencl.lower import Lowering
 from mnnconvert.runtime_ref.opencl.lowering import panels as shared
+from mnnconvert.runtime_ref.opencl.lowering.depthwise import lower_depthwise
 from mnnconvert.runtime_ref.windows import Window, is_depthwise, window_of
 
 
@@ -17,7 +18,11 @@ def spatial_convolution(ctx: Lowering, node: Node) -> bool:
     if 0 in ctx.shape(x) or 0 in ctx.shape(w) or not shared.indexable(ctx, x, node.output):
         return False
     window = window_of(op, ctx.shape(x), ctx.shape(w), ctx.shape(node.output))
-    _direct(ctx, node, window)
+    if is_depthwise(op, ctx.shape(x)[1], ctx.shape(w)[0]):
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        lower_depthwise(ctx, node, window, ctx.epilogue(node, op.activation), bias)
+    else:
+        _direct(ctx, node, window)
     return True
 
 
