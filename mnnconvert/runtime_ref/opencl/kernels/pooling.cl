@@ -58,5 +58,5 @@ kernel void pool_all(global const real *x, global real *y, int x_at, int images,
 #if MEAN
     all /= (float)pixels;
 #endif
-    STOREV(all, y, image * pitch);
+    STOREV(all, y, image * pitch + c);
 }
