@@ -40,7 +40,7 @@ class Variant:
     """One way to do a piece of work: a kernel with its defines, work-items, items of a group, and arguments.
 
     `local` None leaves the group to the driver. `text` has the kernel where no file of the package has. A constant that
-    only this variant needs may be a function that makes it.
+    only this variant needs may be a function that makes it. The variants of `before` are launched before it, in order.
     """
 
     kernel: str
@@ -49,6 +49,12 @@ class Variant:
     defines: Defines
     arguments: Mapping[str, Argument]
     text: str | None = None
+    before: tuple[Variant, ...] = ()
+
+    @property
+    def launches(self) -> tuple[Variant, ...]:
+        """All that is launched, in order."""
+        return (*self.before, self)
 
     @property
     def signature(self) -> Signature:
@@ -71,7 +77,8 @@ class Launch:
 
     @property
     def tensors(self) -> list[Tensor]:
-        return list({id(t): t for v in self.variants for t in v.tensors.values()}.values())
+        each = (v for variant in self.variants for v in variant.launches)
+        return list({id(t): t for v in each for t in v.tensors.values()}.values())
 
     @property
     def result_bytes(self) -> int:
@@ -172,8 +179,11 @@ class Lowering(GraphLowering):
         Tuning runs all of them on whatever lies in memory: they read where they read for any data.
         """
         assert self._current is not None
-        legal = [v for v in variants if v.local is None or math.prod(v.local) <= self.limits.work_group]
+        legal = [v for v in variants if all(self._is_legal(each) for each in v.launches)]
         self.steps.append(Launch(self._current, legal or variants[:1]))
+
+    def _is_legal(self, variant: Variant) -> bool:
+        return variant.local is None or math.prod(variant.local) <= self.limits.work_group
 
     # The walk over the graph.
 

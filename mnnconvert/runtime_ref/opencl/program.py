@@ -62,7 +62,7 @@ class Program:
         self._guarded: list[tuple[cl.Buffer, int]] = []
         self._fed = _unique(t.buffer for t in self._tensors() if t.buffer.fed is not None)
         self._place(guard)
-        self._bound = [self._bind(s, tuning) if isinstance(s, Launch) else None for s in self._steps]
+        self._bound = [self._bind(s, tuning) if isinstance(s, Launch) else [] for s in self._steps]
 
     def run(
         self, feeds: Mapping[Value, np.ndarray], compute: Compute, record: Recorder | None = None
@@ -72,15 +72,15 @@ class Program:
 
         try:
             kept = [self._write(self._buffers[id(b)], feeds[b.fed], b.nbytes) for b in self._fed if b.fed is not None]
-            for step, bound in zip(self._steps, self._bound, strict=True):
+            for step, launches in zip(self._steps, self._bound, strict=True):
                 if isinstance(step, Reference):
                     self._refer(step, compute, record)
-                elif bound is not None:
+                    continue
+                for bound in launches:
                     event = cl.enqueue_nd_range_kernel(self._queue, bound.kernel, bound.size, bound.local)
                     if record is not None:
-                        event.wait()
-                        seconds = (event.profile.end - event.profile.start) * 1e-9
-                        record((step.node, *step.along), bound.name, seconds, step.result_bytes)
+                        nbytes = step.result_bytes if bound is launches[-1] else 0
+                        record((step.node, *step.along), bound.name, _seconds(event), nbytes)
             arrays = {value: self._read(tensor, value.dtype) for value, tensor in self.results.items()}
             self._queue.finish()
             del kept  # the queue has read them
@@ -181,10 +181,10 @@ class Program:
 
     # Kernels.
 
-    def _bind(self, launch: Launch, tuning: Tuning) -> Bound:
+    def _bind(self, launch: Launch, tuning: Tuning) -> list[Bound]:
         variants = launch.variants
         best = tuning.best(variants, self._time) if len(variants) > 1 else 0
-        return self._prepared(variants[best])
+        return [self._prepared(v) for v in variants[best].launches]
 
     def _prepared(self, variant: Variant) -> Bound:
         kernel = self.device.kernel(variant.kernel, {**variant.defines, **self._storage}, variant.text)
@@ -216,12 +216,17 @@ class Program:
         """Seconds of the fastest of three runs, after one that warms up."""
         import pyopencl as cl
 
-        bound, times = self._prepared(variant), []
+        launches, times = [self._prepared(v) for v in variant.launches], []
         for _ in range(4):
-            event = cl.enqueue_nd_range_kernel(self._queue, bound.kernel, bound.size, bound.local)
-            event.wait()
-            times.append((event.profile.end - event.profile.start) * 1e-9)
+            events = [cl.enqueue_nd_range_kernel(self._queue, b.kernel, b.size, b.local) for b in launches]
+            times.append(sum(_seconds(event) for event in events))
         return min(times[1:])
+
+
+def _seconds(event: cl.Event) -> float:
+    """The time that a launch took, once it is done."""
+    event.wait()
+    return float(event.profile.end - event.profile.start) * 1e-9
 
 
 def _unique(buffers: Any) -> list[Buffer]:

@@ -45,7 +45,8 @@ class Tuning:
         return described.index(best) if best in described else None
 
     def _sources(self, variants: Sequence[Variant]) -> list[str]:
-        texts = [v.text if v.text is not None else source(v.signature.file) for v in variants]
+        each = [v for variant in variants for v in variant.launches]
+        texts = [v.text if v.text is not None else source(v.signature.file) for v in each]
         return [source(COMMON), *dict.fromkeys(texts)]
 
 
@@ -53,4 +54,5 @@ def _described(variant: Variant) -> str:
     """All that the time of a variant depends on."""
     numbers = {n: a for n, a in variant.arguments.items() if not isinstance(a, Tensor) and not callable(a)}
     types = {n: str(t.dtype) for n, t in variant.tensors.items()}
-    return json.dumps([variant.kernel, variant.size, variant.local, dict(variant.defines), numbers, types])
+    before = [_described(v) for v in variant.before]
+    return json.dumps([variant.kernel, variant.size, variant.local, dict(variant.defines), numbers, types, *before])

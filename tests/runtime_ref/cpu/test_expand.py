@@ -9,7 +9,7 @@ from kernels import both, guarded
 
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.runtime_ref.cpu import library
-from mnnconvert.runtime_ref.cpu.lowering.convolution import Window, window_of
+from mnnconvert.runtime_ref.windows import Window, window_of
 
 pytestmark = pytest.mark.skipif(not library.runnable_levels(), reason="no compiled kernels")
 

@@ -5,7 +5,7 @@ import pytest
 from kernels import both, guarded
 
 from mnnconvert.ops.resample import CUBIC, LINEAR, Interp
-from mnnconvert.runtime_ref.cpu.lowering.resize import taps
+from mnnconvert.runtime_ref.resize import taps
 
 RULES = ["AlignCorners", "HalfPixels", "PytorchHalfPixels", "TensorflowHalfPixels", "Asymmetric"]
 SIZES = [

@@ -9,7 +9,7 @@ from kernels import both, guard, guarded, lib  # noqa: F401
 
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.runtime_ref.cpu import library
-from mnnconvert.runtime_ref.cpu.lowering.winograd import weight_matrix
+from mnnconvert.runtime_ref.winograd import weight_matrix
 
 pytestmark = pytest.mark.skipif(not library.runnable_levels(), reason="no compiled kernels")
 

@@ -16,9 +16,9 @@ from mnnconvert.ops.pooling import Pooling
 from mnnconvert.ops.quantization import FloatToInt8, Int8ToFloat
 from mnnconvert.ops.shape import VIEWS, Permute, Transpose
 from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
-from mnnconvert.runtime_ref.cpu.lowering.convolution import window_of
 from mnnconvert.runtime_ref.lower import BLOCKED, LAST, PLAIN, Tensor
 from mnnconvert.runtime_ref.memory import aligned
+from mnnconvert.runtime_ref.windows import window_of
 
 MAP_RANK = 4
 LONGEST_SUM = 1 << 15  # products of which a sum, and what it starts from, fit into 32 bits

@@ -5,7 +5,6 @@ where groups do not fill blocks.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from mnnconvert.ir import Node, Value
@@ -15,29 +14,8 @@ from mnnconvert.runtime_ref.cpu.lowering.coded import coded_convolution
 from mnnconvert.runtime_ref.cpu.lowering.matmul import dense
 from mnnconvert.runtime_ref.cpu.lowering.weights import packed_by
 from mnnconvert.runtime_ref.cpu.lowering.winograd import best_tile, lower_winograd
-from mnnconvert.runtime_ref.lower import BLOCKED, PLAIN, Sizes, Tensor
-
-
-@dataclass(frozen=True)
-class Window:
-    """Sizes of a two-dimensional convolution, by the names that its kernels give them."""
-
-    h: int
-    width: int
-    out_h: int
-    out_w: int
-    kernel_h: int
-    kernel_w: int
-    stride_h: int
-    stride_w: int
-    dilation_h: int
-    dilation_w: int
-    top: int
-    left: int
-
-    @property
-    def params(self) -> dict[str, int]:
-        return dict(self.__dict__)
+from mnnconvert.runtime_ref.lower import BLOCKED, PLAIN, Tensor
+from mnnconvert.runtime_ref.windows import Window, is_depthwise, window_of
 
 
 @lowers(Convolution)
@@ -57,7 +35,7 @@ def convolution(ctx: Lowering, node: Node) -> bool:
         lower_winograd(ctx, node, ctx.epilogue(node, op.activation), (window.top, window.left), tile)
     elif _expansion(ctx, node, window):
         pass
-    elif _is_depthwise(op, channels, outputs):
+    elif is_depthwise(op, channels, outputs):
         packed = _pack_depthwise(ctx, w)
         _call(ctx, node, "depthwise_f32", window, (BLOCKED, BLOCKED), w=packed, channels=channels)
     else:
@@ -104,7 +82,7 @@ def _expansion(ctx: Lowering, node: Node, window: Window) -> bool:
         return False
     _, taps, *taps_rest = user.inputs
     ready = all(ctx.is_ready(v) for v in user.inputs[1:])
-    if not ready or not _is_depthwise(user.op, shape[1], ctx.shape(taps)[0]):
+    if not ready or not is_depthwise(user.op, shape[1], ctx.shape(taps)[0]):
         return False
     end = ctx.epilogue(user, user.op.activation, residual=False)
     ctx.fuse(node, between)
@@ -121,10 +99,6 @@ def _expansion(ctx: Lowering, node: Node, window: Window) -> bool:
 
 def _pointwise(h: int, width: int) -> Window:
     return Window(h, width, h, width, 1, 1, 1, 1, 1, 1, 0, 0)
-
-
-def _is_depthwise(op: Convolution, channels: int, outputs: int) -> bool:
-    return op.group == channels == outputs and op.group > 1
 
 
 def _winograd_tile(ctx: Lowering, node: Node, window: Window) -> int | None:
@@ -148,17 +122,6 @@ def _layouts(ctx: Lowering, x: Value, group: int, channels: int, outputs: int) -
 
 def _read(ctx: Lowering, value: Value, layout: str) -> Tensor:
     return ctx.read(value) if layout == PLAIN else ctx.read_blocked(value)
-
-
-def window_of(op: Convolution, x: Sizes, w: Sizes, y: Sizes) -> Window:
-    """The sizes; a map of one column without padding at its sides becomes one of one row, which kernels cut better."""
-    sizes, out = ((*shape[2:], 1)[:2] for shape in (x, y))
-    top, left, _, right = op.padding((sizes[0], sizes[1]), (w[2], w[3]))
-    rows = (sizes[0], out[0], w[2], op.strides[0], op.dilations[0], top)
-    columns = (sizes[1], out[1], w[3], op.strides[1], op.dilations[1], left)
-    if sizes[1] == w[3] == out[1] == 1 and left == right == 0:
-        rows, columns = (1, 1, 1, 1, 1, 0), rows
-    return Window(*(number for pair in zip(rows, columns, strict=True) for number in pair))
 
 
 def _pack(ctx: Lowering, w: Value, group: int, plain: bool) -> Tensor:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mnnconvert.ir import Node, Value
 from mnnconvert.ops.deconvolution import Deconvolution
 from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
 from mnnconvert.runtime_ref.cpu.lowering.weights import packed_by
 from mnnconvert.runtime_ref.lower import BLOCKED, PLAIN, Tensor
+from mnnconvert.runtime_ref.windows import cut
 
 FEW = 4
 """Outputs of which the products of all taps are computed as columns of one product, and then added up."""
@@ -28,7 +27,7 @@ def deconvolution(ctx: Lowering, node: Node) -> bool:
     depthwise = per_group == 1 and op.group == inputs and not few
     epilogue = ctx.epilogue(node, op.activation, views=few)
     out_height, out_width = ctx.shape(node.output)[2:]
-    top, left = _cut(op, (height, width), (kernel_y, kernel_x), (out_height, out_width))
+    top, left = cut(op, (height, width), (kernel_y, kernel_x), (out_height, out_width))
     residual = epilogue.residual
     read = ctx.read if few else ctx.read_blocked
     channels = {"channels": inputs} if depthwise else {"inputs": inputs, "outputs": outputs}
@@ -47,15 +46,6 @@ def deconvolution(ctx: Lowering, node: Node) -> bool:
         dilation_x=op.dilations[1], top=top, left=left,
     )  # fmt: skip
     return True
-
-
-def _cut(op: Deconvolution, sizes: Sequence[int], kernel: Sequence[int], out: Sequence[int]) -> tuple[int, int]:
-    """How many rows and columns of the full result are cut off at the top and left."""
-    if op.pad_mode != "SAME":
-        return op.pads[0], op.pads[1]
-    full = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(sizes, op.strides, kernel, op.dilations, strict=True)]
-    top, left = (max(0, f - o) // 2 for f, o in zip(full, out, strict=True))
-    return top, left
 
 
 def _pack(ctx: Lowering, w: Value, group: int) -> Tensor:

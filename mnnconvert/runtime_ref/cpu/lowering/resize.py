@@ -7,41 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.ir import F32, I32, Node
-from mnnconvert.ops.resample import CUBIC, LINEAR, Interp, cubic_kernel, positions
+from mnnconvert.ir import F32, Node
+from mnnconvert.ops.resample import CUBIC, LINEAR, Interp
 from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
 from mnnconvert.runtime_ref.cpu.lowering.movement import pick
 from mnnconvert.runtime_ref.lower import BLOCKED, Tensor
-
-Taps = tuple[np.ndarray, np.ndarray]
-
-
-def nearest(op: Any, size: int, out: int, scale: float) -> np.ndarray:
-    """The element of the source at each place of a resized axis."""
-    at = positions(size, out, scale, op.coordinate_rule())
-    index = np.floor(at) if op.resize_type == 1 else np.ceil(at - 0.5)
-    return np.clip(index, 0, size - 1).astype(np.int64)
-
-
-def taps(op: Any, size: int, out: int, scale: float) -> Taps:
-    """Which elements of the source are summed at each place, int32 [2 or 4, out], and their weights float32."""
-    at = positions(size, out, scale, op.coordinate_rule())
-    if op.resize_type == LINEAR:
-        at = np.clip(at, 0, size - 1)
-    low = np.floor(at)
-    around = np.arange(2)[:, None] if op.resize_type == LINEAR else np.arange(-1, 3)[:, None]
-    distance = np.abs(around - (at - low))
-    weights = 1 - distance if op.resize_type == LINEAR else cubic_kernel(distance, op.cubic_a)
-    return np.clip(low + around, 0, size - 1).astype(I32), weights.astype(F32)
+from mnnconvert.runtime_ref.resize import Taps, fits, nearest, scales_of, taps
 
 
 @lowers(Interp)
 def interp(ctx: Lowering, node: Node) -> bool:
     op: Any = node.op
-    if node.inputs[0].dtype != F32 or not _fits(ctx, node):
+    if node.inputs[0].dtype != F32 or not fits(ctx, node):
         return False
     sizes, out = ctx.shape(node.inputs[0])[2:], ctx.shape(node.output)[2:]
-    scales = _scales(ctx, node)
+    scales = scales_of(ctx, node)
     changed = [s != 1 or op.coordinate_rule() == "TensorflowHalfPixels" for s in scales]
     if not any(changed):
         ctx.alias(node.output, node.inputs[0])
@@ -54,26 +34,6 @@ def interp(ctx: Lowering, node: Node) -> bool:
         return pick(ctx, node.output, x, [np.arange(x.shape[0]), np.arange(x.shape[1]), *places])
     _resize(ctx, node, x, [taps(op, n, m, s) if change else None for n, m, s, change in axes])
     return True
-
-
-def _fits(ctx: Lowering, node: Node) -> bool:
-    """Whether the sizes are known and leave batch and channels alone; else the definition says what is wrong."""
-    if len(node.inputs) < 2:
-        return True
-    x, given = ctx.shape(node.inputs[0]), ctx.constant(node.inputs[1])
-    if given is None:
-        return False
-    return given.dtype != I32 or given.size != len(x) or tuple(given.reshape(-1)[:2]) == x[:2]
-
-
-def _scales(ctx: Lowering, node: Node) -> list[float]:
-    """The factor of each resized axis: what the operand says, if it holds scales, else out / in."""
-    given = ctx.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    pairs = list(zip(ctx.shape(node.inputs[0])[2:], ctx.shape(node.output)[2:], strict=True))
-    ratios = [m / n for n, m in pairs]
-    if given is None or given.dtype == I32:
-        return ratios
-    return [g or r for g, r in zip(given.reshape(-1).tolist()[-len(pairs) :], ratios, strict=True)]
 
 
 def _resize(ctx: Lowering, node: Node, x: Tensor, tables: list[Taps | None]) -> None:

@@ -24,6 +24,27 @@ typedef float real;
 #define STOREV(x, p, i) JOIN(vstore, V)((x), 0, (p) + (i))
 #endif
 
+#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); ++i)
+
+// Up to V elements: no more than `left`.
+static floatV load_real(global const real *p, int left)
+{
+    if (left >= V) return LOADV(p, 0);
+    float x[V];
+    for (int i = 0; i < V; ++i) x[i] = i < left ? LOAD(p, i) : 0.0f;
+    return JOIN(vload, V)(0, x);
+}
+static void store_real(floatV x, global real *p, int left)
+{
+    if (left >= V) {
+        STOREV(x, p, 0);
+        return;
+    }
+    float y[V];
+    JOIN(vstore, V)(x, 0, y);
+    for (int i = 0; i < left; ++i) STORE(y[i], p, i);
+}
+
 static int up(int n, int unit) { return (n + unit - 1) / unit; }
 
 // What is done to a result before it is stored: one of the functions of `Epilogue` (runtime_ref/lower.py: ACTIVATIONS).

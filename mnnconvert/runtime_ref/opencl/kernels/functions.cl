@@ -4,23 +4,6 @@
 typedef JOIN(uint, V) uintV;
 
 // Up to V elements of an operand or a result.
-static floatV load_real(global const real *p, int left)
-{
-    if (left >= V) return LOADV(p, 0);
-    float x[V];
-    for (int i = 0; i < V; ++i) x[i] = i < left ? LOAD(p, i) : 0.0f;
-    return JOIN(vload, V)(0, x);
-}
-static void store_real(floatV x, global real *p, int left)
-{
-    if (left >= V) {
-        STOREV(x, p, 0);
-        return;
-    }
-    float y[V];
-    JOIN(vstore, V)(x, 0, y);
-    for (int i = 0; i < left; ++i) STORE(y[i], p, i);
-}
 static floatV spread_real(global const real *p, int stride, int left)
 {
     float x[V];

@@ -1,0 +1,52 @@
+"""Transposed convolution: each pixel of the result gathers what meets it."""
+
+from __future__ import annotations
+
+from mnnconvert.ir import Node
+from mnnconvert.ops.deconvolution import Deconvolution
+from mnnconvert.runtime_ref.opencl.lower import Lowering, lowers
+from mnnconvert.runtime_ref.opencl.lowering import panels as shared
+from mnnconvert.runtime_ref.opencl.lowering.depthwise import lower_depthwise
+from mnnconvert.runtime_ref.windows import Window, cut
+
+
+@lowers(Deconvolution)
+def deconvolution(ctx: Lowering, node: Node) -> bool:
+    op = node.op
+    assert isinstance(op, Deconvolution)
+    x, w, *rest = node.inputs
+    if 0 in ctx.shape(x) or 0 in ctx.shape(w) or not shared.indexable(ctx, x, node.output):
+        return False
+    sizes, kernel, out = ctx.shape(x)[2:], ctx.shape(w)[2:], ctx.shape(node.output)[2:]
+    pairs = zip(sizes, out, kernel, op.strides, op.dilations, cut(op, sizes, kernel, out), strict=True)
+    rows, columns = pairs
+    window = Window(*(number for pair in zip(rows, columns, strict=True) for number in pair))
+    if ctx.shape(w)[1] == 1 and op.group == ctx.shape(x)[1]:
+        bias = rest[0] if len(rest) > op.sized else None
+        lower_depthwise(ctx, node, window, ctx.epilogue(node, op.activation), bias, transposed=True)
+    else:
+        _direct(ctx, node, window)
+    return True
+
+
+def _direct(ctx: Lowering, node: Node, window: Window) -> None:
+    op, (x, w, *rest) = node.op, node.inputs
+    assert isinstance(op, Deconvolution)
+    n, channels = ctx.shape(x)[:2]
+    per_group, inputs = ctx.shape(w)[1], channels // op.group
+    taps = window.kernel_h * window.kernel_w
+    panels = shared.panels_of(ctx, op.group, inputs, per_group, taps)
+    epilogue = ctx.epilogue(node, op.activation)
+    source = ctx.read_map(x)
+    weights = shared.pack(ctx, w, panels, "deconv", (inputs * per_group * taps, taps, per_group * taps))
+    finish = shared.finish(ctx, epilogue, rest[0] if len(rest) > op.sized else None)
+    ctx.fuse(node, epilogue)
+    row = -(-window.out_w // window.stride_w)
+    tile = shared.tile_of(ctx, panels, row)
+    size = shared.items(ctx, -(-row // tile) * window.stride_w, window.out_h, n * op.group * panels.panels)
+    width = ctx.channels(x)
+    ctx.call(
+        "deconv", size, defines=shared.defines(ctx, panels, tile, ACTIVATION=epilogue.activation), x=source, w=weights,
+        zeros=shared.zeros(ctx, inputs), images=n, x_image=width * window.h * window.width, x_pixel=width, x_channel=1,
+        y_pixel=ctx.channels(epilogue.value), **panels.params, **window.params, **finish,
+    )  # fmt: skip

@@ -1,0 +1,132 @@
+"""What convolutions and their transposes share: panels of weights, tiles of pixels, and how tensors lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mnnconvert.ir import Value
+from mnnconvert.runtime_ref.lower import LAST, PLAIN, Epilogue, Tensor
+from mnnconvert.runtime_ref.opencl.lower import MOST_ELEMENTS, Argument, Lowering
+
+PIXELS = {2: (6, 4, 2, 1), 1: (8, 4, 2, 1)}
+"""Pixels that an item may compute, by the vectors of channels: as many as there are registers for."""
+START = 2
+"""What a tile costs besides its pixels, in pixels."""
+
+
+@dataclass(frozen=True)
+class Panels:
+    """How weights lie: panels of `unit` outputs of a group, and which steps lead from panel to panel and on."""
+
+    groups: int
+    inputs: int  # of a group, as outputs
+    outputs: int
+    taps: int
+    unit: int
+    innermost: bool  # panels, rather than outermost
+
+    @property
+    def panels(self) -> int:
+        return -(-self.outputs // self.unit)
+
+    @property
+    def step(self) -> int:
+        """Elements from one input channel to the next."""
+        return self.unit * (self.groups * self.panels if self.innermost else 1)
+
+    @property
+    def stride(self) -> int:
+        """Elements from one panel to the next."""
+        return self.unit * (1 if self.innermost else self.taps * self.inputs)
+
+    @property
+    def size(self) -> int:
+        return self.groups * self.panels * self.unit * self.taps * self.inputs
+
+    @property
+    def params(self) -> dict[str, int]:
+        """The parameters of a kernel that multiplies with them."""
+        return {"groups": self.groups, "panels": self.panels, "inputs": self.inputs, "outputs": self.outputs,
+                "w_panel": self.stride, "w_step": self.step}  # fmt: skip
+
+    def pack(self, w: np.ndarray) -> np.ndarray:
+        """w [groups, outputs, inputs, taps] in this form, float32 [size]."""
+        whole = np.zeros((self.groups, self.panels * self.unit, self.inputs, self.taps), np.float32)
+        whole[:, : self.outputs] = w
+        panels = whole.reshape(self.groups * self.panels, self.unit, self.inputs, self.taps)
+        return np.ascontiguousarray(panels.transpose((3, 2, 0, 1) if self.innermost else (0, 3, 2, 1))).reshape(-1)
+
+
+def panels_of(ctx: Lowering, groups: int, inputs: int, outputs: int, taps: int) -> Panels:
+    """The form of weights, with these numbers of channels of a group, that suits the device."""
+    vectors = 1 if outputs <= ctx.lanes else 2
+    return Panels(groups, inputs, outputs, taps, vectors * ctx.lanes, not ctx.device.is_cpu)
+
+
+def pack(ctx: Lowering, w: Value, panels: Panels, key: str, strides: tuple[int, int, int]) -> Callable[[], Tensor]:
+    """Weights in panels: made when first asked for where they are constant, else by a kernel in each run.
+
+    `strides` of w lead from group to group, from output to output and from input to input.
+    """
+    tensor = w.tensor
+    if tensor is not None:
+        shape = (panels.groups, panels.outputs, panels.inputs, panels.taps)
+
+        def make() -> np.ndarray:
+            flat = np.ascontiguousarray(tensor.numpy(), np.float32).reshape(-1)
+            steps = [4 * s for s in (*strides, 1)]
+            return panels.pack(np.lib.stride_tricks.as_strided(flat, shape, steps))
+
+        return lambda: ctx.packed(w, (key, panels), make)
+    made = ctx.tensor((panels.size,))
+    ctx.call(
+        "conv_pack", (panels.unit, panels.taps * panels.inputs, panels.groups * panels.panels), w=ctx.read(w), y=made,
+        groups=panels.groups, panels=panels.panels, inputs=panels.inputs, outputs=panels.outputs, taps=panels.taps,
+        w_group=strides[0], w_output=strides[1], w_input=strides[2], y_panel=panels.stride, y_step=panels.step,
+        defines=defines(ctx, panels, 1),
+    )  # fmt: skip
+    return lambda: made
+
+
+def defines(ctx: Lowering, panels: Panels, pixels: int, **more: int) -> dict[str, int | str]:
+    """The structure of an item, for conv.cl."""
+    ragged = panels.groups > 1 and panels.outputs % ctx.lanes > 0
+    return {"P": pixels, "B": panels.unit // ctx.lanes, "PANEL": 2 if ctx.device.is_cpu else 0, "RAGGED": int(ragged),
+            **more}  # fmt: skip
+
+
+def tile_of(ctx: Lowering, panels: Panels, width: int) -> int:
+    """How many pixels of rows of this width an item computes: such that the tiles of a row cost least."""
+    most = PIXELS[panels.unit // ctx.lanes]
+    return min(most if ctx.device.is_cpu else most[1:], key=lambda pixels: -(-width // pixels) * (pixels + START))
+
+
+def items(ctx: Lowering, tiles: int, rows: int, panels: int) -> tuple[int, int, int]:
+    """The work-items in the order of the device."""
+    return (tiles, rows, panels) if ctx.device.is_cpu else (panels, rows, tiles)
+
+
+def zeros(ctx: Lowering, count: int) -> Tensor:
+    """What lies in the padding."""
+    return ctx.static(("zeros", count), lambda: np.zeros(count, np.float32))
+
+
+def indexable(ctx: Lowering, *values: Value) -> bool:
+    """Whether kernels can count the elements of maps, as they lie."""
+    return all(math.prod(ctx.stored(ctx.shape(v), LAST)) < MOST_ELEMENTS for v in values)
+
+
+def finish(ctx: Lowering, epilogue: Epilogue, bias: Value | None, layout: str = LAST) -> dict[str, Argument]:
+    """The arguments of an epilogue: bias, residual and the result in a layout, low and high."""
+    read = ctx.read if layout == PLAIN else ctx.read_map
+    made: dict[str, Any] = {
+        "bias": None if bias is None else ctx.read(bias),
+        "residual": None if epilogue.residual is None else read(epilogue.residual),
+    }
+    made |= {f"{name}_at": 0 for name, tensor in made.items() if tensor is None}
+    return {**made, "y": ctx.result(epilogue.value, layout), "low": epilogue.low, "high": epilogue.high}
