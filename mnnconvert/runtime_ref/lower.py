@@ -519,6 +519,20 @@ class Lowering(ABC):
             return self.literal(np.asarray(content, value.dtype))
         return Tensor(Buffer(content.nbytes, array=content), tuple(content.shape), content.dtype)
 
+    # What products ask of a backend.
+
+    @abstractmethod
+    def in_panels(self, b: np.ndarray, panel: int) -> np.ndarray:
+        """Matrices [batch, k, n], of any strides, as float32 [batch, panels, k, panel]: neighbouring columns together."""
+
+    @abstractmethod
+    def product(self, **arguments: Any) -> None:
+        """Append a product; the arguments are those of the CPU's kernel `gemm_f32`."""
+
+    @abstractmethod
+    def take_back(self, tensor: Tensor, source: Tensor) -> bool:
+        """Drop the step that made a tensor, which nobody else reads, if it only copied `source` in another order."""
+
     @abstractmethod
     def _converted(self, source: Tensor, layout: str) -> Tensor:
         """The same value in another layout."""

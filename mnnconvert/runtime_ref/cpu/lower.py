@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.ir import Graph, Node, Value
+from mnnconvert.ir import F32, Graph, Node, Value
 from mnnconvert.runtime_ref.cache import Caches, KvCache
 from mnnconvert.runtime_ref.cpu.library import Kernel, Library, Pool
 from mnnconvert.runtime_ref.lower import BLOCKED, LAST, PLAIN, Constants, Rules, Sizes, Tensor
@@ -136,6 +136,24 @@ class Lowering(GraphLowering):
     def once(self, kernel: str, **values: Any) -> None:
         """Run a kernel now, on arrays: for packers."""
         self.library.call(kernel, self.pool, **values)
+
+    def in_panels(self, b: np.ndarray, panel: int) -> np.ndarray:
+        batch, k, n = b.shape
+        outer, row, column = (stride // b.itemsize for stride in b.strides)
+        made = np.empty((batch, -(-n // panel), k, panel), F32)
+        memory = np.lib.stride_tricks.as_strided(b, (b.size,), (b.itemsize,))
+        self.once("gemm_pack_b", b=memory, packed=made, batch=batch, k=k, n=n, row=row, column=column, outer=outer)
+        return made
+
+    def product(self, **arguments: Any) -> None:
+        self.call("gemm_f32", **arguments)
+
+    def take_back(self, tensor: Tensor, source: Tensor) -> bool:
+        made = next((s for s in reversed(self.steps) if isinstance(s, Call) and s.args[-1] is tensor), None)
+        if made is None or made.kernel.name != "copy_strided" or made.args[0] is not source:
+            return False
+        self.steps.remove(made)
+        return True
 
     def _converted(self, source: Tensor, layout: str) -> Tensor:
         made = self.tensor(source.shape, source.dtype, layout)

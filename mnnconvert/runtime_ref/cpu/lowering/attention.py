@@ -18,9 +18,9 @@ from mnnconvert.ir import F32, Node, Value
 from mnnconvert.ops.attention import Attention, is_causal
 from mnnconvert.runtime_ref.cache import KvCache
 from mnnconvert.runtime_ref.cpu.lower import Growth, Lowering, lowers
-from mnnconvert.runtime_ref.cpu.lowering.matmul import Operand, source_of
-from mnnconvert.runtime_ref.cpu.lowering.movement import copy, geometry
+from mnnconvert.runtime_ref.cpu.lowering.movement import copy
 from mnnconvert.runtime_ref.lower import Buffer, Sizes, Tensor
+from mnnconvert.runtime_ref.products import Operand, geometry, source_of
 
 WIDEST = 1024  # numbers of a key and its value, up to which a tile of them stays in the caches
 

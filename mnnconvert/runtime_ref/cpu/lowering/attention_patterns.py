@@ -30,9 +30,8 @@ from mnnconvert.runtime_ref.chain import MOST_OPERANDS, MOST_RESULTS, Chain
 from mnnconvert.runtime_ref.cpu.chain import encode
 from mnnconvert.runtime_ref.cpu.lower import Lowering, finds
 from mnnconvert.runtime_ref.cpu.lowering.attention import WIDEST, Scores, as_rows, attend, common_sizes, rows_of
-from mnnconvert.runtime_ref.cpu.lowering.matmul import Operand, source_of, target_of
-from mnnconvert.runtime_ref.cpu.lowering.movement import geometry
 from mnnconvert.runtime_ref.lower import Epilogue, Sizes, Tensor
+from mnnconvert.runtime_ref.products import Operand, geometry, source_of, target_of
 from mnnconvert.runtime_ref.strided import phantom
 
 MOST_KNOWN = 1 << 22  # elements of a mask that is computed while a program is built

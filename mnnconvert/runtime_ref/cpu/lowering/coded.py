@@ -15,9 +15,10 @@ from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.runtime_ref.cpu.library import Library, Pool
 from mnnconvert.runtime_ref.cpu.lower import Lowering
-from mnnconvert.runtime_ref.cpu.lowering.matmul import FIRST, bias_and_epilogue
+from mnnconvert.runtime_ref.cpu.lowering.matmul import FIRST
 from mnnconvert.runtime_ref.lower import BLOCKED, PLAIN
 from mnnconvert.runtime_ref.memory import aligned
+from mnnconvert.runtime_ref.products import bias_and_epilogue
 
 GROUP = 8  # columns
 LONGEST_SUM = 1 << 16  # columns of a block whose products with activations fit into 32 bits

@@ -11,10 +11,10 @@ from mnnconvert.ir import Node, Value
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
 from mnnconvert.runtime_ref.cpu.lowering.coded import coded_convolution
-from mnnconvert.runtime_ref.cpu.lowering.matmul import dense
 from mnnconvert.runtime_ref.cpu.lowering.weights import packed_by
 from mnnconvert.runtime_ref.cpu.lowering.winograd import best_tile, lower_winograd
 from mnnconvert.runtime_ref.lower import BLOCKED, PLAIN, Tensor
+from mnnconvert.runtime_ref.products import dense
 from mnnconvert.runtime_ref.windows import Window, is_depthwise, window_of
 
 

@@ -13,8 +13,9 @@ from mnnconvert.ir.types import normal_axis
 from mnnconvert.ops.gather import Gather, GatherElements, GatherND, GatherV2, OneHot
 from mnnconvert.ops.scatter import ScatterElements, ScatterNd
 from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
-from mnnconvert.runtime_ref.cpu.lowering.movement import geometry, move
+from mnnconvert.runtime_ref.cpu.lowering.movement import move
 from mnnconvert.runtime_ref.lower import Tensor
+from mnnconvert.runtime_ref.products import geometry
 from mnnconvert.runtime_ref.strided import copy_parameters
 
 MOST_AXES = 8

@@ -17,8 +17,9 @@ from mnnconvert.ir.types import normal_axis
 from mnnconvert.ops.arrange import Concat
 from mnnconvert.ops.slicing import Slice
 from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
-from mnnconvert.runtime_ref.cpu.lowering.movement import copy, geometry, move, only_blocked, only_last
+from mnnconvert.runtime_ref.cpu.lowering.movement import copy, move, only_blocked, only_last
 from mnnconvert.runtime_ref.lower import BLOCKED, LAST, Tensor
+from mnnconvert.runtime_ref.products import geometry
 
 
 @lowers(Concat)

@@ -23,6 +23,7 @@ from mnnconvert.ops.shape import ExpandDims, Flatten, Permute, Reshape, Squeeze,
 from mnnconvert.ops.vision import DepthToSpace, SpaceToDepth
 from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
 from mnnconvert.runtime_ref.lower import BLOCKED, LAST, PLAIN, Tensor
+from mnnconvert.runtime_ref.products import geometry
 from mnnconvert.runtime_ref.strided import copy_parameters, offset, phantom
 
 PICK_AXES = 6
@@ -30,11 +31,6 @@ LARGEST_UNIT = 4096  # bytes that a pick moves at once
 OUTSIDE = -1
 
 View = Callable[[np.ndarray], np.ndarray]
-
-
-def geometry(ctx: Lowering, tensor: Tensor) -> np.ndarray:
-    """A phantom of a tensor as it lies in memory."""
-    return phantom(ctx.stored(tensor.shape, tensor.layout), tensor.dtype)
 
 
 def only_blocked(ctx: Lowering, value: Value) -> bool:

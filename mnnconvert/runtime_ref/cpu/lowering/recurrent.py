@@ -13,9 +13,9 @@ import numpy as np
 from mnnconvert.ir import F32, Node, Value
 from mnnconvert.ops.recurrent import GRU, LSTM, RNN
 from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
-from mnnconvert.runtime_ref.cpu.lowering.matmul import Operand, multiply
 from mnnconvert.runtime_ref.lower import Epilogue, Tensor
 from mnnconvert.runtime_ref.memory import aligned
+from mnnconvert.runtime_ref.products import Operand, multiply
 from mnnconvert.runtime_ref.strided import phantom
 
 Make = Callable[..., np.ndarray]

@@ -24,9 +24,9 @@ from mnnconvert.ops.shape import VIEWS
 from mnnconvert.ops.slicing import Slice, StridedSlice
 from mnnconvert.runtime_ref.cpu.lower import Lowering, finds
 from mnnconvert.runtime_ref.cpu.lowering.attention import as_rows
-from mnnconvert.runtime_ref.cpu.lowering.matmul import source_of
-from mnnconvert.runtime_ref.cpu.lowering.movement import geometry, slice_index
+from mnnconvert.runtime_ref.cpu.lowering.movement import slice_index
 from mnnconvert.runtime_ref.lower import Sizes
+from mnnconvert.runtime_ref.products import geometry, source_of
 
 OUTER = 3  # axes in front of the elements of a head
 
