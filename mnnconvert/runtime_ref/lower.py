@@ -523,7 +523,7 @@ class Lowering(ABC):
 
     @abstractmethod
     def in_panels(self, b: np.ndarray, panel: int) -> np.ndarray:
-        """Matrices [batch, k, n], of any strides, as float32 [batch, panels, k, panel]: neighbouring columns together."""
+        """Matrices [batch, k, n] of any strides as float32 [batch, panels, k, panel]: neighbouring columns together."""
 
     @abstractmethod
     def product(self, **arguments: Any) -> None:

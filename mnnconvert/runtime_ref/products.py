@@ -167,7 +167,7 @@ def matmul(ctx: Lowering, node: Node) -> bool:
     bias, value, activation = bias_and_epilogue(ctx, node, rest[0] if rest else None, n)
     a = matrix(source_of(ctx, left), swapped_a, row=True)
     if right.tensor is not None and n > 1:
-        packed, b = True, _packed(ctx, right, swapped_b)
+        packed, b = True, packed_right(ctx, right, swapped_b)
     else:
         packed, b = False, matrix(source_of(ctx, right), swapped_b, row=False)
     residual = ctx.read(activation.residual) if activation.residual else None
@@ -186,7 +186,7 @@ def inner_product(ctx: Lowering, node: Node) -> bool:
     plain = ctx.read(x)
     a = Operand(plain, phantom((rows, k), F32))
     packed = weight.tensor is not None
-    b = _packed(ctx, weight, True) if packed else matrix(source_of(ctx, weight), True, row=False)
+    b = packed_right(ctx, weight, True) if packed else matrix(source_of(ctx, weight), True, row=False)
     epilogue = ctx.epilogue(node, views=True)
     ctx.fuse(node, epilogue)
     residual = ctx.read(epilogue.residual) if epilogue.residual else None
@@ -212,7 +212,7 @@ def dense(ctx: Lowering, node: Node) -> bool:
         return False
     epilogue = ctx.epilogue(node, op.activation, views=True)
     a = Operand(ctx.read(x), phantom((rows, columns), F32))
-    b = _packed(ctx, weight, True, (outputs, columns))
+    b = packed_right(ctx, weight, True, (outputs, columns))
     ctx.fuse(node, epilogue)
     residual = ctx.read(epilogue.residual) if epilogue.residual else None
     y = target_of(ctx, epilogue.value, epilogue, (rows, outputs))
@@ -224,7 +224,7 @@ def dense(ctx: Lowering, node: Node) -> bool:
 # Operands.
 
 
-def _packed(ctx: Lowering, value: Value, swapped: bool, shape: tuple[int, ...] = ()) -> Operand:
+def packed_right(ctx: Lowering, value: Value, swapped: bool, shape: tuple[int, ...] = ()) -> Operand:
     """A constant right operand in panels; its view is one of [batch..., 1, 1], with the strides of whole matrices.
 
     `shape` is how it is to be read where that is not its own.

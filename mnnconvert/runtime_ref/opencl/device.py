@@ -184,8 +184,7 @@ def parsed(text: str, file: str = "") -> dict[str, Signature]:
 
 def _parameter(text: str) -> tuple[str, str]:
     *words, name = text.replace("*", " * ").split()
-    kind = "tensor" if "*" in words or "image2d_t" in text else "float" if "float" in words else "int"
-    return name, kind
+    return name, words[0] if words in (["int"], ["float"]) else "tensor"
 
 
 def number(kind: str, value: Any) -> np.generic:

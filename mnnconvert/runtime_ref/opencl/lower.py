@@ -206,6 +206,22 @@ class Lowering(GraphLowering):
         array = array if exactly else array.astype(self.storage(array.dtype), copy=False)
         return Tensor(Buffer(array.nbytes, device=self.device.upload(array)), tuple(array.shape), array.dtype)
 
+    # What products ask.
+
+    def in_panels(self, b: np.ndarray, panel: int) -> np.ndarray:
+        batch, k, n = b.shape
+        filled = np.zeros((batch, k, -(-n // panel) * panel), F32)
+        filled[..., :n] = b
+        return filled.reshape(batch, k, -1, panel).swapaxes(1, 2)
+
+    def product(self, **arguments: Any) -> None:
+        from mnnconvert.runtime_ref.opencl.product import append
+
+        append(self, **arguments)
+
+    def take_back(self, tensor: Tensor, source: Tensor) -> bool:
+        return False
+
     def _converted(self, source: Tensor, layout: str) -> Tensor:
         made = self.tensor(source.shape, source.dtype, layout)
         n, c, *spatial = source.shape
