@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from importlib.resources import files
@@ -107,6 +107,25 @@ class Device:
             return cl.Buffer(self.context, flags | cl.mem_flags.COPY_HOST_PTR, hostbuf=raw)
         except cl.Error as error:
             raise MemoryError(f"{raw.nbytes} bytes on the OpenCL device: {error}") from error
+
+    def download(self, buffer: cl.Buffer, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """The array that a buffer holds."""
+        import pyopencl as cl
+
+        array = np.empty(tuple(shape), dtype)
+        cl.enqueue_copy(self.queue(), array, buffer)
+        return array
+
+    def image(self, texels: np.ndarray) -> cl.Image:
+        """An image of texels [height, width, 4], float32 or float16; MemoryError where the device has no room."""
+        import pyopencl as cl
+
+        kind = cl.channel_type.HALF_FLOAT if texels.dtype == np.float16 else cl.channel_type.FLOAT
+        form, flags = cl.ImageFormat(cl.channel_order.RGBA, kind), cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
+        try:
+            return cl.create_image(self.context, flags, form, texels.shape[1::-1], hostbuf=np.ascontiguousarray(texels))
+        except cl.Error as error:
+            raise MemoryError(f"an image of {texels.nbytes} bytes on the OpenCL device: {error}") from error
 
 
 @cache

@@ -139,6 +139,15 @@ class Lowering(GraphLowering):
         """A small array that belongs to this program alone, on the device."""
         return self._uploaded(np.asarray(array), exactly)
 
+    def held_image(self, constant: Tensor, arranged: Callable[[np.ndarray], np.ndarray]) -> Tensor:
+        """A constant of the device as an image, made once: four neighbours of an array [lines, ...] are a texel."""
+        key = "image", id(constant)
+        if key not in self.held:
+            array = arranged(self.device.download(constant.buffer.device, constant.shape, constant.dtype))
+            image = self.device.image(array.reshape(array.shape[0] * array.shape[1], -1, 4))
+            self.held[key] = Tensor(Buffer(constant.nbytes, device=image), constant.shape, constant.dtype)
+        return self.held[key]
+
     # What rules do.
 
     def tensor(self, shape: Sequence[int], dtype: Any = F32, layout: str = PLAIN, over: Tensor | None = None) -> Tensor:

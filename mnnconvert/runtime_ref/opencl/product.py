@@ -41,6 +41,8 @@ def append(ctx: Lowering, *, packed: bool, activation: int, b_column: int, **arg
     variants += [variant(rows, group) for rows in ROWS[:2] for group in (16, 4, 1) if (rows, group) != (best, default)]
     if packed and m > GROUP_TILE:
         variants += _with_local_memory(ctx, panels, places, activation, arguments)
+    if packed and arguments["b"].buffer.device is not None and not arguments["b"].offset:
+        variants += _with_image(ctx, variants[0], panels, arguments)
     ctx.choose(variants)
 
 
@@ -74,3 +76,18 @@ def _with_local_memory(
                "ACTIVATION": activation}  # fmt: skip
     size = (panels, -(-arguments["m"] // GROUP_TILE), places)
     return [ctx.variant("gemm_local", size, (GROUP, GROUP, 1), defines, **arguments)]
+
+
+def _with_image(ctx: Lowering, like: Variant, panels: int, arguments: dict[str, Any]) -> list[Variant]:
+    """The right operand, a constant, as an image: what lies in panels is a line per step along k there."""
+    b, k, line = arguments["b"], arguments["k"], panels * VECTORS * ctx.lanes
+    lines = b.size // line
+    if max(line // 4, lines) > ctx.limits.image_width:
+        return []
+
+    def made() -> Tensor:
+        return ctx.held_image(b, lambda array: array.reshape(-1, panels, k, line // panels).swapaxes(1, 2))
+
+    steps = {name: int(arguments[name]) // line for name in ("b_outer", "b_inner")}
+    defines = {**like.defines, "IMAGE": 1}
+    return [ctx.variant("gemm", like.size, like.local, defines, **{**arguments, **steps, "b": made, "b_at": 0})]

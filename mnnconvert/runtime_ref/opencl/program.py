@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 GUARD = 256  # bytes on either side of a guarded tensor, a multiple of what devices align to
 PATTERN = 0xA5
+HOPELESS = 2  # times slower than the best so far: not timed again
 
 
 @dataclass(eq=False)
@@ -212,14 +213,16 @@ class Program:
             return self._memory(argument)
         return None if kind == "tensor" else number(kind, argument)
 
-    def _time(self, variant: Variant) -> float:
-        """Seconds of the fastest of three runs, after one that warms up."""
+    def _time(self, variant: Variant, best: float) -> float:
+        """Seconds of the fastest of three runs, after one that warms up; of one where that is far behind the `best`."""
         import pyopencl as cl
 
         launches, times = [self._prepared(v) for v in variant.launches], []
         for _ in range(4):
             events = [cl.enqueue_nd_range_kernel(self._queue, b.kernel, b.size, b.local) for b in launches]
             times.append(sum(_seconds(event) for event in events))
+            if len(times) == 2 and times[1] > HOPELESS * best:
+                break
         return min(times[1:])
 
 

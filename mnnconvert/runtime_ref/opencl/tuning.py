@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 
 from mnnconvert.runtime_ref.lower import Tensor
@@ -10,7 +11,7 @@ from mnnconvert.runtime_ref.opencl.cache import digest
 from mnnconvert.runtime_ref.opencl.device import COMMON, Device, source
 from mnnconvert.runtime_ref.opencl.lower import Variant
 
-Time = Callable[[Variant], float]
+Time = Callable[[Variant, float], float]
 
 
 class Tuning:
@@ -25,13 +26,15 @@ class Tuning:
         self.measure = measure
 
     def best(self, variants: Sequence[Variant], time: Time) -> int:
-        """The number of the variant to take; `time` gives the seconds that one needs."""
+        """The number of the variant to take; `time` gives the seconds of one, and knows the best so far."""
         described = [_described(v) for v in variants]
         name = f"{digest(*described, *self._sources(variants))}.json"
         kept = self._kept(name, described)
         if kept is not None or not self.measure:
             return kept or 0
-        seconds = [time(v) for v in variants]
+        seconds: list[float] = []
+        for variant in variants:
+            seconds.append(time(variant, min(seconds, default=math.inf)))
         best = seconds.index(min(seconds))
         content = {"best": described[best], "seconds": dict(zip(described, seconds, strict=True))}
         self.device.folder.write(name, json.dumps(content, indent=1).encode())

@@ -5,25 +5,10 @@ from __future__ import annotations
 import pytest
 from op_samples import CASES, choices, close, graph_of
 
-from mnnconvert.runtime_ref.opencl import executor, program
 from mnnconvert.runtime_ref.session import Session
 
 BOUND = 2e-5
 """Of the largest value: functions of OpenCL may be 16 ulp off, and sums are in another order."""
-
-
-@pytest.fixture
-def guarded(monkeypatch):
-    """Programs made in a test, which keep bytes around each tensor that nobody may write."""
-    made = []
-
-    class Guarded(program.Program):
-        def __init__(self, *arguments):
-            super().__init__(*arguments, guard=True)
-            made.append(self)
-
-    monkeypatch.setattr(executor, "Program", Guarded)
-    return made
 
 
 @pytest.mark.parametrize(("cls", "sample"), CASES)

@@ -27,7 +27,7 @@ def here(tmp_path, monkeypatch, device):
     return device
 
 
-def refused(variant):
+def refused(variant, best):
     raise AssertionError("nobody asked for a measurement")
 
 
@@ -38,13 +38,13 @@ def test_without_tuning_the_first_one_is_taken(here):
 
 def test_the_fastest_is_remembered(here):
     seconds = {1: 3.0, 8: 1.0, 64: 2.0}
-    assert Tuning(here, measure=True).best(variants(1, 8, 64), lambda v: seconds[v.local[0]]) == 1
+    assert Tuning(here, measure=True).best(variants(1, 8, 64), lambda v, best: seconds[v.local[0]]) == 1
     assert Tuning(here).best(variants(1, 8, 64), refused) == 1
     assert Tuning(here, measure=True).best(variants(1, 8, 64), refused) == 1
 
 
 def test_other_work_is_another_choice(here):
-    Tuning(here, measure=True).best(variants(1, 8), lambda v: -v.local[0])
+    Tuning(here, measure=True).best(variants(1, 8), lambda v, best: -v.local[0])
     other = [Variant("f", (64,), v.local, {}, {"n": 65}, TEXT) for v in variants(1, 8)]
     text = [Variant("f", (64,), v.local, {}, {"n": 64}, TEXT.replace("= 1", "= 2")) for v in variants(1, 8)]
     for changed in (other, text, variants(1, 8, 16)):
@@ -55,17 +55,17 @@ def test_other_work_is_another_choice(here):
     "damage", [lambda b: b[:-1], lambda b: b"", lambda b: b[:40] + b"\0" + b[41:], lambda b: b * 2]
 )
 def test_a_damaged_file_is_not_read(here, damage):
-    Tuning(here, measure=True).best(variants(1, 8), lambda v: -v.local[0])
+    Tuning(here, measure=True).best(variants(1, 8), lambda v, best: -v.local[0])
     (file,) = here.folder.path.glob("*.json")
     file.write_bytes(damage(file.read_bytes()))
     assert Tuning(here).best(variants(1, 8), refused) == 0
-    assert Tuning(here, measure=True).best(variants(1, 8), lambda v: -v.local[0]) == 1
+    assert Tuning(here, measure=True).best(variants(1, 8), lambda v, best: -v.local[0]) == 1
     assert Tuning(here).best(variants(1, 8), refused) == 1
 
 
 def test_where_nothing_can_be_written_nothing_is_kept(here, tmp_path):
     (tmp_path / "opencl").write_text("a file where the folder would be")
-    assert Tuning(here, measure=True).best(variants(1, 8), lambda v: -v.local[0]) == 1
+    assert Tuning(here, measure=True).best(variants(1, 8), lambda v, best: -v.local[0]) == 1
     assert Tuning(here).best(variants(1, 8), refused) == 0
 
 
