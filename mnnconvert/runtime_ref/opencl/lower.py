@@ -25,7 +25,9 @@ from mnnconvert.ir.tensor import release
 from mnnconvert.runtime_ref.cache import Caches
 from mnnconvert.runtime_ref.lower import FOLD_ELEMENTS, LAST, PLAIN, Buffer, Constants, Rules, Sizes, Tensor
 from mnnconvert.runtime_ref.lower import Lowering as GraphLowering
+from mnnconvert.runtime_ref.opencl.copies import ITEM, TYPES, group, plan
 from mnnconvert.runtime_ref.opencl.device import Defines, Device, Signature, parsed, signatures
+from mnnconvert.runtime_ref.strided import phantom
 
 MOST_ELEMENTS = 1 << 31  # of a tensor: kernels count in 32 bits
 
@@ -139,7 +141,31 @@ class Lowering(GraphLowering):
         """A small array that belongs to this program alone, on the device."""
         return self._uploaded(np.asarray(array), exactly)
 
+    def lying(self, value: Value, layout: str = "") -> Tensor:
+        """A value where it lies, in `layout` if so too; maybe inside of a buffer, for kernels with an `x_at`."""
+        lies = self.layouts(value)
+        return super()._in(value, layout if layout in lies else next(iter(lies), PLAIN))
+
+    def seen(self, tensor: Tensor) -> np.ndarray:
+        """A phantom of a tensor as it lies in memory, seen under its shape."""
+        stored = phantom(self.stored(tensor.shape, tensor.layout), tensor.dtype)
+        return stored if tensor.layout == PLAIN else np.moveaxis(stored, -1, 1)[:, : tensor.shape[1]]
+
     # What rules do.
+
+    def copy(self, x: Tensor, source: np.ndarray, y: Tensor, target: np.ndarray) -> None:
+        """Copy a view of what is `seen` of `x` to one of `y`; ValueError where it has too many axes."""
+        if not target.size:
+            return
+        made = plan(source, target, ITEM if self.device.is_cpu else self.lanes)
+        itemsize = x.dtype.itemsize
+        places = {
+            "x_at": made.numbers["x_at"] + x.offset // itemsize,
+            "y_at": made.numbers["y_at"] + y.offset // itemsize,
+        }
+        local = group(made.size, min(ITEM, target.size)) if self.device.is_cpu else None
+        numbers = {**made.numbers, **places}
+        self.call(made.kernel, made.size, local=local, defines={"T": TYPES[itemsize]}, x=x, y=y, **numbers)
 
     def tensor(self, shape: Sequence[int], dtype: Any = F32, layout: str = PLAIN, over: Tensor | None = None) -> Tensor:
         """A new tensor of the arena; see `GraphLowering.tensor`."""
@@ -163,7 +189,7 @@ class Lowering(GraphLowering):
         for name, tensor in made.tensors.items():
             if f"{name}_at" in made.signature.parameters:
                 arguments.setdefault(f"{name}_at", tensor.offset // tensor.dtype.itemsize)
-            elif tensor.offset:
+            elif tensor.offset % self.device.alignment:
                 raise TypeError(f"{kernel} takes no {name} inside of a buffer")
         if arguments.keys() != made.signature.parameters.keys():
             raise TypeError(f"{kernel} takes {', '.join(made.signature.parameters)}, not {', '.join(arguments)}")
@@ -222,10 +248,15 @@ class Lowering(GraphLowering):
     def take_back(self, tensor: Tensor, source: Tensor) -> bool:
         return False
 
+    def _in(self, value: Value, layout: str) -> Tensor:
+        found = super()._in(value, layout)
+        if found.offset % self.device.alignment == 0:
+            return found
+        made = self._converted(found, layout)
+        self.define(value, made)
+        return made
+
     def _converted(self, source: Tensor, layout: str) -> Tensor:
         made = self.tensor(source.shape, source.dtype, layout)
-        n, c, *spatial = source.shape
-        pixels, width = math.prod(spatial), -(-c // self.lanes) * self.lanes
-        kernel = "plain_to_last" if layout == LAST else "last_to_plain"
-        self.call(kernel, (pixels, width // self.lanes, n), x=source, y=made, channels=c, width=width, pixels=pixels)
+        self.copy(source, self.seen(source), made, self.seen(made))
         return made

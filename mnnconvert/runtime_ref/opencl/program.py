@@ -14,7 +14,7 @@ from mnnconvert.errors import ConversionError
 from mnnconvert.ir import Value
 from mnnconvert.runtime_ref.lower import Buffer, Reference, Sizes, Tensor, lifetimes
 from mnnconvert.runtime_ref.opencl.device import Device, number
-from mnnconvert.runtime_ref.opencl.lower import Argument, Launch, Lowering, Variant
+from mnnconvert.runtime_ref.opencl.lower import Launch, Lowering, Variant
 from mnnconvert.runtime_ref.opencl.tuning import Tuning
 from mnnconvert.runtime_ref.planner import Lifetime, plan
 from mnnconvert.runtime_ref.reference import Compute, Recorder
@@ -179,6 +179,17 @@ class Program:
         held = tensor.buffer.device
         return self._buffers[id(tensor.buffer)] if held is None else held
 
+    def _inside(self, tensor: Tensor) -> Any:
+        """The memory object that begins where the tensor does."""
+        import pyopencl as cl
+
+        whole = self._memory(tensor)
+        if not tensor.offset:
+            return whole
+        origin, nbytes = whole.offset + tensor.offset, tensor.buffer.nbytes - tensor.offset
+        owner = whole.associated_memobject or whole
+        return owner.get_sub_region(origin, nbytes, cl.mem_flags.READ_WRITE)
+
     # Kernels.
 
     def _bind(self, launch: Launch, tuning: Tuning) -> list[Bound]:
@@ -189,7 +200,7 @@ class Program:
     def _prepared(self, variant: Variant) -> Bound:
         kernel = self.device.kernel(variant.kernel, {**variant.defines, **self._storage}, variant.text)
         parameters = variant.signature.parameters
-        arguments = [self._argument(kind, variant.arguments[name]) for name, kind in parameters.items()]
+        arguments = [self._argument(name, variant) for name in parameters]
         kernel.set_args(*arguments)
         local = variant.local if variant.local is None else self._group(variant.local)
         size = variant.size
@@ -205,12 +216,13 @@ class Program:
             sizes[largest] = -(-sizes[largest] // 2)
         return tuple(sizes)
 
-    def _argument(self, kind: str, argument: Argument) -> Any:
+    def _argument(self, name: str, variant: Variant) -> Any:
+        parameters, argument = variant.signature.parameters, variant.arguments[name]
         if callable(argument):
             argument = argument()
         if isinstance(argument, Tensor):
-            return self._memory(argument)
-        return None if kind == "tensor" else number(kind, argument)
+            return self._memory(argument) if f"{name}_at" in parameters else self._inside(argument)
+        return None if parameters[name] == "tensor" else number(parameters[name], argument)
 
     def _time(self, variant: Variant) -> float:
         """Seconds of the fastest of three runs, after one that warms up."""

@@ -15,6 +15,7 @@ from mnnconvert.ops.scatter import ScatterElements, ScatterNd
 from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
 from mnnconvert.runtime_ref.cpu.lowering.movement import move
 from mnnconvert.runtime_ref.lower import Tensor
+from mnnconvert.runtime_ref.movement import neighbours
 from mnnconvert.runtime_ref.products import geometry
 from mnnconvert.runtime_ref.strided import copy_parameters
 
@@ -40,21 +41,13 @@ def gather(ctx: Lowering, node: Node) -> bool:
     axis, size = normal_axis(axis, len(shape)), shape[axis]
     x = ctx.read(node.inputs[0])
     if indices is not None:
-        part = _neighbours(indices, size)
+        part = neighbours(indices, size)
         if part is not None:
             return move(ctx, node.output, x, geometry(ctx, x)[(*(slice(None),) * axis, part)])
     ctx.call("gather", x=x, indices=ctx.read(node.inputs[1]), y=ctx.result(node.output), size=size,
              bytes=math.prod(shape[axis + 1 :]) * x.dtype.itemsize, outer=math.prod(shape[:axis]),
              count=math.prod(ctx.shape(node.inputs[1])))  # fmt: skip
     return True
-
-
-def _neighbours(indices: np.ndarray, size: int) -> slice | None:
-    """The slice of an axis that known indices pick, where they follow each other."""
-    places = np.where(indices < 0, indices + size, indices).reshape(-1).astype(np.int64)
-    if not places.size or places[0] < 0 or places[-1] >= size or (np.diff(places) != 1).any():
-        return None
-    return slice(int(places[0]), int(places[0]) + places.size)
 
 
 @lowers(GatherND)
