@@ -6,6 +6,7 @@ the elements of the result in order, maybe under another shape.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
@@ -23,6 +24,9 @@ from mnnconvert.ops.vision import DepthToSpace, SpaceToDepth
 from mnnconvert.runtime_ref.lower import Lowering
 
 OUTSIDE = -1
+MOST_AXES = 8  # of gathers and scatters of elements
+REDUCTIONS = {"": 0, "ADD": 1, "MUL": 2, "MAXIMUM": 3, "MINIMUM": 4}
+"""What scatters do, by the numbers of the kernels."""
 
 View = Callable[[np.ndarray], np.ndarray]
 
@@ -104,6 +108,28 @@ def parts(axis: int, sizes: Sequence[int]) -> list[tuple[slice, ...]]:
     """Indices of parts of these sizes that follow each other on an axis."""
     starts = accumulate(sizes, initial=0)
     return [(*(slice(None),) * axis, slice(start, start + size)) for start, size in zip(starts, sizes, strict=False)]
+
+
+def axis_operand(ctx: Lowering, node: Node, place: int, default: int = 0) -> int | None:
+    """The axis that an operand names, or the default without it; None where it is not known."""
+    if len(node.inputs) <= place:
+        return default
+    axis = ctx.constant(node.inputs[place])
+    return None if axis is None else int(axis.reshape(-1)[0])
+
+
+def numbered(name: str, numbers: Sequence[int]) -> dict[str, int]:
+    """Eight parameters of one name, padded with 1 behind."""
+    return {f"{name}{i}": n for i, n in enumerate([*numbers, *[1] * (MOST_AXES - len(numbers))])}
+
+
+def elements(sizes: Sequence[int], picked: Sequence[int], axis: int) -> dict[str, int]:
+    """Parameters of the kernels that go along `picked` indices on an array of `sizes`, but for that of the axis."""
+    strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+    front = [1] * (MOST_AXES - len(sizes))
+    steps = [0 if i == axis else s for i, s in enumerate(strides)]
+    named = numbered("n", [*front, *picked]) | numbered("s", [*front, *steps])
+    return {"stride": strides[axis], **named}
 
 
 def neighbours(indices: np.ndarray, size: int) -> slice | None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.ir import F16, F32, Graph, Node, Value
+from mnnconvert.ir import F16, F32, I32, Graph, Node, Value
 from mnnconvert.ir.tensor import release
 from mnnconvert.runtime_ref.cache import Caches
 from mnnconvert.runtime_ref.lower import FOLD_ELEMENTS, LAST, PLAIN, Buffer, Constants, Rules, Sizes, Tensor
@@ -119,6 +119,8 @@ class Lowering(GraphLowering):
         self.device = device
         self.half = half
         self.held = constants.tensors
+        self.faults: Tensor | None = None
+        self.faulty: list[Node] = []  # those that may write to it
 
     # What rules ask.
 
@@ -152,6 +154,14 @@ class Lowering(GraphLowering):
         return stored if tensor.layout == PLAIN else np.moveaxis(stored, -1, 1)[:, : tensor.shape[1]]
 
     # What rules do.
+
+    def fault(self) -> dict[str, Argument]:
+        """The arguments `fault` and `number` of a kernel that writes the number where an index has no element."""
+        assert self._current is not None
+        if self.faults is None:
+            self.faults = self.literal(np.zeros(1, I32))
+        self.faulty.append(self._current)
+        return {"fault": self.faults, "number": len(self.faulty)}
 
     def copy(self, x: Tensor, source: np.ndarray, y: Tensor, target: np.ndarray) -> None:
         """Copy a view of what is `seen` of `x` to one of `y`; ValueError where it has too many axes."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.ir import Value
+from mnnconvert.ir import I32, Value
 from mnnconvert.runtime_ref.lower import Buffer, Reference, Sizes, Tensor, lifetimes
 from mnnconvert.runtime_ref.opencl.device import Device, number
 from mnnconvert.runtime_ref.opencl.lower import Launch, Lowering, Variant
@@ -56,6 +56,7 @@ class Program:
         self.device: Device = lowering.device
         self.results = dict(results)
         self._queue = queue
+        self._faults, self._faulty = lowering.faults, lowering.faulty
         self._storage = {"HALF": 1} if lowering.half else {}
         self._steps: list[Launch | Reference] = lowering.steps
         self._buffers: dict[int, cl.Buffer] = {}  # by identity of the Buffer
@@ -82,6 +83,7 @@ class Program:
                         nbytes = step.result_bytes if bound is launches[-1] else 0
                         record((step.node, *step.along), bound.name, _seconds(event), nbytes)
             arrays = {value: self._read(tensor, value.dtype) for value, tensor in self.results.items()}
+            self._look_for_faults()
             self._queue.finish()
             del kept  # the queue has read them
         except (cl.Error, MemoryError) as error:
@@ -98,6 +100,18 @@ class Program:
             cl.enqueue_copy(self._queue, raw, buffer)
             broken += bool((raw[:GUARD] != PATTERN).any() or (raw[GUARD + nbytes :] != PATTERN).any())
         return broken
+
+    def _look_for_faults(self) -> None:
+        """ConversionError where a kernel has met an index without an element."""
+        if self._faults is None:
+            return
+        found = int(self._read(self._faults, I32)[0])
+        if found:
+            node = self._faulty[found - 1]
+            self._write(self._memory(self._faults), np.zeros(1, I32), 4)
+            self._queue.finish()
+            what = f"{node.op.kind} failed: an index is beyond its axis"
+            raise ConversionError.of("run-failed", what, node=node.name)
 
     def _refer(self, step: Reference, compute: Compute, record: Recorder | None) -> None:
         operands = [self._read(t, v.dtype) for t, v in zip(step.inputs, step.node.inputs, strict=True)]
