@@ -91,11 +91,13 @@ kernel void one_hot(global const int *indices, global const T *on, global const 
 typedef real element;
 #define GET(p, i) LOAD(p, i)
 #define SET(v, p, i) STORE(v, p, i)
+#define IS_NAN(x) ((x) != (x))
 typedef float number_t;
 #else
 typedef int element;
 #define GET(p, i) ((p)[i])
 #define SET(v, p, i) ((p)[i] = (v))
+#define IS_NAN(x) 0
 typedef int number_t;
 #endif
 
@@ -115,9 +117,9 @@ static number_t combined(number_t old, number_t update)
 #elif REDUCTION == 2
     return as_int(as_uint(old) * as_uint(update));
 #elif REDUCTION == 3
-    return old > update || old != old ? old : update;
+    return old > update || IS_NAN(old) ? old : update;
 #elif REDUCTION == 4
-    return old < update || old != old ? old : update;
+    return old < update || IS_NAN(old) ? old : update;
 #else
     return update;
 #endif
