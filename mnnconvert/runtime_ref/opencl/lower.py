@@ -20,12 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.ir import F16, F32, Graph, Node, Value
+from mnnconvert.ir import F16, F32, I32, Graph, Node, Value
 from mnnconvert.ir.tensor import release
 from mnnconvert.runtime_ref.cache import Caches
 from mnnconvert.runtime_ref.lower import FOLD_ELEMENTS, LAST, PLAIN, Buffer, Constants, Rules, Sizes, Tensor
 from mnnconvert.runtime_ref.lower import Lowering as GraphLowering
+from mnnconvert.runtime_ref.opencl.copies import ITEM, TYPES, group, plan
 from mnnconvert.runtime_ref.opencl.device import Defines, Device, Signature, parsed, signatures
+from mnnconvert.runtime_ref.strided import phantom
 
 MOST_ELEMENTS = 1 << 31  # of a tensor: kernels count in 32 bits
 
@@ -117,6 +119,8 @@ class Lowering(GraphLowering):
         self.device = device
         self.half = half
         self.held = constants.tensors
+        self.faults: Tensor | None = None
+        self.faulty: list[Node] = []  # those that may write to it
 
     # What rules ask.
 
@@ -148,7 +152,39 @@ class Lowering(GraphLowering):
             self.held[key] = Tensor(Buffer(constant.nbytes, device=image), constant.shape, constant.dtype)
         return self.held[key]
 
+    def lying(self, value: Value, layout: str = "") -> Tensor:
+        """A value where it lies, in `layout` if so too; maybe inside of a buffer, for kernels with an `x_at`."""
+        lies = self.layouts(value)
+        return super()._in(value, layout if layout in lies else next(iter(lies), PLAIN))
+
+    def seen(self, tensor: Tensor) -> np.ndarray:
+        """A phantom of a tensor as it lies in memory, seen under its shape."""
+        stored = phantom(self.stored(tensor.shape, tensor.layout), tensor.dtype)
+        return stored if tensor.layout == PLAIN else np.moveaxis(stored, -1, 1)[:, : tensor.shape[1]]
+
     # What rules do.
+
+    def fault(self) -> dict[str, Argument]:
+        """The arguments `fault` and `number` of a kernel that writes the number where an index has no element."""
+        assert self._current is not None
+        if self.faults is None:
+            self.faults = self.literal(np.zeros(1, I32))
+        self.faulty.append(self._current)
+        return {"fault": self.faults, "number": len(self.faulty)}
+
+    def copy(self, x: Tensor, source: np.ndarray, y: Tensor, target: np.ndarray) -> None:
+        """Copy a view of what is `seen` of `x` to one of `y`; ValueError where it has too many axes."""
+        if not target.size:
+            return
+        made = plan(source, target, ITEM if self.device.is_cpu else self.lanes)
+        itemsize = x.dtype.itemsize
+        places = {
+            "x_at": made.numbers["x_at"] + x.offset // itemsize,
+            "y_at": made.numbers["y_at"] + y.offset // itemsize,
+        }
+        local = group(made.size, min(ITEM, target.size)) if self.device.is_cpu else None
+        numbers = {**made.numbers, **places}
+        self.call(made.kernel, made.size, local=local, defines={"T": TYPES[itemsize]}, x=x, y=y, **numbers)
 
     def tensor(self, shape: Sequence[int], dtype: Any = F32, layout: str = PLAIN, over: Tensor | None = None) -> Tensor:
         """A new tensor of the arena; see `GraphLowering.tensor`."""
@@ -172,7 +208,7 @@ class Lowering(GraphLowering):
         for name, tensor in made.tensors.items():
             if f"{name}_at" in made.signature.parameters:
                 arguments.setdefault(f"{name}_at", tensor.offset // tensor.dtype.itemsize)
-            elif tensor.offset:
+            elif tensor.offset % self.device.alignment:
                 raise TypeError(f"{kernel} takes no {name} inside of a buffer")
         if arguments.keys() != made.signature.parameters.keys():
             raise TypeError(f"{kernel} takes {', '.join(made.signature.parameters)}, not {', '.join(arguments)}")
@@ -229,12 +265,23 @@ class Lowering(GraphLowering):
         append(self, **arguments)
 
     def take_back(self, tensor: Tensor, source: Tensor) -> bool:
+        for step in reversed(self.steps):
+            if isinstance(step, Launch) and tensor in step.tensors:
+                copied = step.variants[0].kernel.startswith("copy_") and step.variants[0].tensors["x"] is source
+                if copied:
+                    self.steps.remove(step)
+                return copied
         return False
+
+    def _in(self, value: Value, layout: str) -> Tensor:
+        found = super()._in(value, layout)
+        if found.offset % self.device.alignment == 0:
+            return found
+        made = self._converted(found, layout)
+        self.define(value, made)
+        return made
 
     def _converted(self, source: Tensor, layout: str) -> Tensor:
         made = self.tensor(source.shape, source.dtype, layout)
-        n, c, *spatial = source.shape
-        pixels, width = math.prod(spatial), -(-c // self.lanes) * self.lanes
-        kernel = "plain_to_last" if layout == LAST else "last_to_plain"
-        self.call(kernel, (pixels, width // self.lanes, n), x=source, y=made, channels=c, width=width, pixels=pixels)
+        self.copy(source, self.seen(source), made, self.seen(made))
         return made

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.ir import Value
+from mnnconvert.ir import I32, Value
 from mnnconvert.runtime_ref.lower import Buffer, Reference, Sizes, Tensor, lifetimes
 from mnnconvert.runtime_ref.opencl.device import Device, number
-from mnnconvert.runtime_ref.opencl.lower import Argument, Launch, Lowering, Variant
+from mnnconvert.runtime_ref.opencl.lower import Launch, Lowering, Variant
 from mnnconvert.runtime_ref.opencl.tuning import Tuning
 from mnnconvert.runtime_ref.planner import Lifetime, plan
 from mnnconvert.runtime_ref.reference import Compute, Recorder
@@ -57,6 +57,7 @@ class Program:
         self.device: Device = lowering.device
         self.results = dict(results)
         self._queue = queue
+        self._faults, self._faulty = lowering.faults, lowering.faulty
         self._storage = {"HALF": 1} if lowering.half else {}
         self._steps: list[Launch | Reference] = lowering.steps
         self._buffers: dict[int, cl.Buffer] = {}  # by identity of the Buffer
@@ -83,6 +84,7 @@ class Program:
                         nbytes = step.result_bytes if bound is launches[-1] else 0
                         record((step.node, *step.along), bound.name, _seconds(event), nbytes)
             arrays = {value: self._read(tensor, value.dtype) for value, tensor in self.results.items()}
+            self._look_for_faults()
             self._queue.finish()
             del kept  # the queue has read them
         except (cl.Error, MemoryError) as error:
@@ -99,6 +101,18 @@ class Program:
             cl.enqueue_copy(self._queue, raw, buffer)
             broken += bool((raw[:GUARD] != PATTERN).any() or (raw[GUARD + nbytes :] != PATTERN).any())
         return broken
+
+    def _look_for_faults(self) -> None:
+        """ConversionError where a kernel has met an index without an element."""
+        if self._faults is None:
+            return
+        found = int(self._read(self._faults, I32)[0])
+        if found:
+            node = self._faulty[found - 1]
+            self._write(self._memory(self._faults), np.zeros(1, I32), 4)
+            self._queue.finish()
+            what = f"{node.op.kind} failed: an index is beyond its axis"
+            raise ConversionError.of("run-failed", what, node=node.name)
 
     def _refer(self, step: Reference, compute: Compute, record: Recorder | None) -> None:
         operands = [self._read(t, v.dtype) for t, v in zip(step.inputs, step.node.inputs, strict=True)]
@@ -180,6 +194,17 @@ class Program:
         held = tensor.buffer.device
         return self._buffers[id(tensor.buffer)] if held is None else held
 
+    def _inside(self, tensor: Tensor) -> Any:
+        """The memory object that begins where the tensor does."""
+        import pyopencl as cl
+
+        whole = self._memory(tensor)
+        if not tensor.offset:
+            return whole
+        origin, nbytes = whole.offset + tensor.offset, tensor.buffer.nbytes - tensor.offset
+        owner = whole.associated_memobject or whole
+        return owner.get_sub_region(origin, nbytes, cl.mem_flags.READ_WRITE)
+
     # Kernels.
 
     def _bind(self, launch: Launch, tuning: Tuning) -> list[Bound]:
@@ -190,7 +215,7 @@ class Program:
     def _prepared(self, variant: Variant) -> Bound:
         kernel = self.device.kernel(variant.kernel, {**variant.defines, **self._storage}, variant.text)
         parameters = variant.signature.parameters
-        arguments = [self._argument(kind, variant.arguments[name]) for name, kind in parameters.items()]
+        arguments = [self._argument(name, variant) for name in parameters]
         kernel.set_args(*arguments)
         local = variant.local if variant.local is None else self._group(variant.local)
         size = variant.size
@@ -206,12 +231,13 @@ class Program:
             sizes[largest] = -(-sizes[largest] // 2)
         return tuple(sizes)
 
-    def _argument(self, kind: str, argument: Argument) -> Any:
+    def _argument(self, name: str, variant: Variant) -> Any:
+        parameters, argument = variant.signature.parameters, variant.arguments[name]
         if callable(argument):
             argument = argument()
         if isinstance(argument, Tensor):
-            return self._memory(argument)
-        return None if kind == "tensor" else number(kind, argument)
+            return self._memory(argument) if f"{name}_at" in parameters else self._inside(argument)
+        return None if parameters[name] == "tensor" else number(parameters[name], argument)
 
     def _time(self, variant: Variant, best: float) -> float:
         """Seconds of the fastest of three runs, after one that warms up; of one where that is far behind the `best`."""

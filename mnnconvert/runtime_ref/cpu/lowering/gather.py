@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,46 +14,27 @@ from mnnconvert.ops.scatter import ScatterElements, ScatterNd
 from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
 from mnnconvert.runtime_ref.cpu.lowering.movement import move
 from mnnconvert.runtime_ref.lower import Tensor
+from mnnconvert.runtime_ref.movement import MOST_AXES, REDUCTIONS, axis_operand, elements, neighbours, numbered
 from mnnconvert.runtime_ref.products import geometry
 from mnnconvert.runtime_ref.strided import copy_parameters
-
-MOST_AXES = 8
-REDUCTIONS = {"": 0, "ADD": 1, "MUL": 2, "MAXIMUM": 3, "MINIMUM": 4}
-"""The numbers of kernels/gather.cpp."""
-
-
-def _axis(ctx: Lowering, node: Node, place: int, default: int = 0) -> int | None:
-    """The axis that an operand names, or the default without it; None where it is not known."""
-    if len(node.inputs) <= place:
-        return default
-    axis = ctx.constant(node.inputs[place])
-    return None if axis is None else int(axis.reshape(-1)[0])
 
 
 @lowers(Gather, GatherV2)
 def gather(ctx: Lowering, node: Node) -> bool:
-    axis = _axis(ctx, node, 2, node.op.axis)  # type: ignore[attr-defined]
+    axis = axis_operand(ctx, node, 2, node.op.axis)  # type: ignore[attr-defined]
     if axis is None:
         return False
     shape, indices = ctx.shape(node.inputs[0]), ctx.constant(node.inputs[1])
     axis, size = normal_axis(axis, len(shape)), shape[axis]
     x = ctx.read(node.inputs[0])
     if indices is not None:
-        part = _neighbours(indices, size)
+        part = neighbours(indices, size)
         if part is not None:
             return move(ctx, node.output, x, geometry(ctx, x)[(*(slice(None),) * axis, part)])
     ctx.call("gather", x=x, indices=ctx.read(node.inputs[1]), y=ctx.result(node.output), size=size,
              bytes=math.prod(shape[axis + 1 :]) * x.dtype.itemsize, outer=math.prod(shape[:axis]),
              count=math.prod(ctx.shape(node.inputs[1])))  # fmt: skip
     return True
-
-
-def _neighbours(indices: np.ndarray, size: int) -> slice | None:
-    """The slice of an axis that known indices pick, where they follow each other."""
-    places = np.where(indices < 0, indices + size, indices).reshape(-1).astype(np.int64)
-    if not places.size or places[0] < 0 or places[-1] >= size or (np.diff(places) != 1).any():
-        return None
-    return slice(int(places[0]), int(places[0]) + places.size)
 
 
 @lowers(GatherND)
@@ -67,32 +47,19 @@ def gather_nd(ctx: Lowering, node: Node) -> bool:
     x, batches = ctx.read(node.inputs[0]), math.prod(shape[:batch])
     ctx.call("gather_nd", x=x, indices=ctx.read(node.inputs[1]), y=ctx.result(node.output), batch=batches,
              bytes=math.prod(shape[batch + depth :]) * x.dtype.itemsize, rows=math.prod(picked[:-1]) // batches,
-             depth=depth, **_numbered("d", shape[batch : batch + depth]))  # fmt: skip
+             depth=depth, **numbered("d", shape[batch : batch + depth]))  # fmt: skip
     return True
-
-
-def _numbered(name: str, numbers: Sequence[int]) -> dict[str, int]:
-    """Eight parameters of one name, padded with 1 behind."""
-    return {f"{name}{i}": n for i, n in enumerate([*numbers, *[1] * (MOST_AXES - len(numbers))])}
-
-
-def _elements(sizes: Sequence[int], picked: Sequence[int], axis: int) -> dict[str, int]:
-    """Parameters of the kernels that go along `picked` indices on an array of `sizes`."""
-    strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
-    front = [1] * (MOST_AXES - len(sizes))
-    steps = [0 if i == axis else s for i, s in enumerate(strides)]
-    numbers = _numbered("n", [*front, *picked]) | _numbered("s", [*front, *steps])
-    return {"size": sizes[axis], "stride": strides[axis], **numbers}
 
 
 @lowers(GatherElements)
 def gather_elements(ctx: Lowering, node: Node) -> bool:
-    shape, picked, axis = ctx.shape(node.inputs[0]), ctx.shape(node.inputs[1]), _axis(ctx, node, 2)
+    shape, picked, axis = ctx.shape(node.inputs[0]), ctx.shape(node.inputs[1]), axis_operand(ctx, node, 2)
     if axis is None or not 0 < len(shape) <= MOST_AXES:
         return False
     x = ctx.read(node.inputs[0])
     ctx.call("gather_elements", x=x, indices=ctx.read(node.inputs[1]), y=ctx.result(node.output),
-             bytes=x.dtype.itemsize, **_elements(shape, picked, normal_axis(axis, len(shape))))  # fmt: skip
+             bytes=x.dtype.itemsize, size=shape[axis],
+             **elements(shape, picked, normal_axis(axis, len(shape))))  # fmt: skip
     return True
 
 
@@ -120,20 +87,20 @@ def scatter_nd(ctx: Lowering, node: Node) -> bool:
     y = _started(ctx, node, data)
     if updates.size:
         ctx.call("scatter_nd", indices=indices, updates=updates, y=y, rows=math.prod(indices.shape[:-1]),
-                 width=math.prod(shape[depth:]), depth=depth, **_numbered("d", shape[:depth]),
+                 width=math.prod(shape[depth:]), depth=depth, **numbered("d", shape[:depth]),
                  **_reduction(node.op, updates.dtype))  # fmt: skip
     return True
 
 
 @lowers(ScatterElements)
 def scatter_elements(ctx: Lowering, node: Node) -> bool:
-    shape, picked, axis = ctx.shape(node.inputs[0]), ctx.shape(node.inputs[1]), _axis(ctx, node, 3)
+    shape, picked, axis = ctx.shape(node.inputs[0]), ctx.shape(node.inputs[1]), axis_operand(ctx, node, 3)
     if axis is None or not 0 < len(shape) <= MOST_AXES or node.output.dtype.itemsize != 4:
         return False
     y = _started(ctx, node, ctx.read(node.inputs[0]))
     if math.prod(picked):
         ctx.call("scatter_elements", indices=ctx.read(node.inputs[1]), updates=ctx.read(node.inputs[2]), y=y,
-                 **_elements(shape, picked, normal_axis(axis, len(shape))),
+                 size=shape[axis], **elements(shape, picked, normal_axis(axis, len(shape))),
                  **_reduction(node.op, y.dtype))  # fmt: skip
     return True
 

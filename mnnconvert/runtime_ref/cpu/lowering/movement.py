@@ -7,30 +7,26 @@ where the op leaves their channels alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from mnnconvert.ir import I32, Node, Value
-from mnnconvert.ir.types import normal_axis
-from mnnconvert.ops import slicing
-from mnnconvert.ops.arrange import BroadcastTo, Pack, Reverse, Tile, Unpack
+from mnnconvert.ir import Node, Value
+from mnnconvert.ops.arrange import Pack, Unpack
 from mnnconvert.ops.generators import Fill, ZerosLike
-from mnnconvert.ops.layout import ConvertTensor, Identity, axis_order
-from mnnconvert.ops.padding import NUMPY_MODES, Padding
-from mnnconvert.ops.shape import ExpandDims, Flatten, Permute, Reshape, Squeeze, Transpose, Unsqueeze
-from mnnconvert.ops.vision import DepthToSpace, SpaceToDepth
+from mnnconvert.ops.layout import Identity
+from mnnconvert.ops.padding import Padding
+from mnnconvert.ops.shape import ExpandDims, Flatten, Reshape, Squeeze, Unsqueeze
+from mnnconvert.runtime_ref import movement
 from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
 from mnnconvert.runtime_ref.lower import BLOCKED, LAST, PLAIN, Tensor
+from mnnconvert.runtime_ref.movement import OUTSIDE
 from mnnconvert.runtime_ref.products import geometry
 from mnnconvert.runtime_ref.strided import copy_parameters, offset, phantom
 
 PICK_AXES = 6
 LARGEST_UNIT = 4096  # bytes that a pick moves at once
-OUTSIDE = -1
-
-View = Callable[[np.ndarray], np.ndarray]
 
 
 def only_blocked(ctx: Lowering, value: Value) -> bool:
@@ -98,28 +94,12 @@ def identity(ctx: Lowering, node: Node) -> bool:
 # The axes change places.
 
 
-@lowers(Permute)
-def permute(ctx: Lowering, node: Node) -> bool:
-    rank = len(ctx.shape(node.inputs[0]))
-    dims = node.op.dims or range(rank)[::-1]  # type: ignore[attr-defined]
-    return _permuted(ctx, node, [normal_axis(d, rank) for d in dims])
-
-
-@lowers(Transpose)
-def transpose(ctx: Lowering, node: Node) -> bool:
-    perm, rank = ctx.constant(node.inputs[1]), len(ctx.shape(node.inputs[0]))
-    return perm is not None and _permuted(ctx, node, [normal_axis(int(p), rank) for p in perm.reshape(-1)])
-
-
-@lowers(ConvertTensor)
-def convert(ctx: Lowering, node: Node) -> bool:
-    op, rank = node.op, len(ctx.shape(node.inputs[0]))
-    return _permuted(ctx, node, list(axis_order(op.source, op.dest, rank)))  # type: ignore[attr-defined]
-
-
-def _permuted(ctx: Lowering, node: Node, order: Sequence[int]) -> bool:
-    source = node.inputs[0]
-    if list(order) == list(range(len(order))):
+@lowers(*movement.ORDERS)
+def permuted(ctx: Lowering, node: Node) -> bool:
+    source, order = node.inputs[0], movement.order(ctx, node)
+    if order is None:
+        return False
+    if order == list(range(len(order))):
         return identity(ctx, node)
     if only_blocked(ctx, source):
         _unblocked(ctx, node, order)
@@ -140,21 +120,15 @@ def _unblocked(ctx: Lowering, node: Node, order: Sequence[int]) -> None:
         copy(ctx, x, blocks[:, whole, :rest], y, channels[:, whole * ctx.lanes :])
 
 
-@lowers(DepthToSpace)
-def depth_to_space(ctx: Lowering, node: Node) -> bool:
-    op: Any = node.op
-    x, b = ctx.read(node.inputs[0]), op.block
-    n, c, h, w = x.shape
-    split = (n, c // b**2, b, b, h, w) if op.mode == "CRD" else (n, b, b, c // b**2, h, w)
-    axes = (0, 1, 4, 2, 5, 3) if op.mode == "CRD" else (0, 3, 4, 1, 5, 2)
-    return move(ctx, node.output, x, geometry(ctx, x).reshape(split).transpose(axes))
-
-
-@lowers(SpaceToDepth)
-def space_to_depth(ctx: Lowering, node: Node) -> bool:
-    x, b = ctx.read(node.inputs[0]), node.op.block  # type: ignore[attr-defined]
-    n, c, h, w = x.shape
-    return move(ctx, node.output, x, geometry(ctx, x).reshape(n, c, h // b, b, w // b, b).transpose(0, 3, 5, 1, 2, 4))
+@lowers(*movement.VIEWS)
+def viewed(ctx: Lowering, node: Node) -> bool:
+    view = movement.view(ctx, node)
+    if view is None:
+        return False
+    if ctx.shape(node.inputs[0]) == ctx.shape(node.output):
+        return identity(ctx, node)
+    x = ctx.read(node.inputs[0])
+    return move(ctx, node.output, x, view(geometry(ctx, x)))
 
 
 # Parts of a value.
@@ -173,42 +147,10 @@ def _cut(ctx: Lowering, node: Node, index: Sequence[Any]) -> bool:
     return move(ctx, node.output, x, geometry(ctx, x)[(*index, ...)])
 
 
-@lowers(slicing.StridedSlice)
-def strided_slice(ctx: Lowering, node: Node) -> bool:
-    index = slice_index(ctx, node)
+@lowers(*movement.CUTS)
+def cut(ctx: Lowering, node: Node) -> bool:
+    index = movement.index(ctx, node)
     return index is not None and _cut(ctx, node, index)
-
-
-def slice_index(ctx: Lowering, node: Node) -> list[Any] | None:
-    """The index, of numpy's basic kind, that a StridedSlice stands for; None where it depends on data."""
-    op: Any = node.op
-    bounds = [ctx.constant(v) for v in node.inputs[1:]]
-    if any(b is None for b in bounds):
-        return None
-    shape, index = ctx.shape(node.inputs[0]), []
-    axes = iter(shape)
-    for pick in op.picks(len(shape), *([int(v) for v in b.reshape(-1)] for b in bounds if b is not None)):
-        size = None if pick is None else next(axes)
-        index.append(slicing.python_slice(size, *pick) if isinstance(pick, tuple) and size is not None else pick)
-    return index
-
-
-@lowers(slicing.SliceTf)
-def slice_tf(ctx: Lowering, node: Node) -> bool:
-    begin, sizes = ctx.constant(node.inputs[1]), ctx.shape(node.output)
-    if begin is None:
-        return False
-    return _cut(ctx, node, [slice(int(b), int(b) + s) for b, s in zip(begin.reshape(-1), sizes, strict=True)])
-
-
-@lowers(Reverse)
-def reverse(ctx: Lowering, node: Node) -> bool:
-    place = ctx.constant(node.inputs[1])
-    if place is None:
-        return False
-    index = [slice(None)] * len(ctx.shape(node.inputs[0]))
-    index[int(place.reshape(-1)[0])] = slice(None, None, -1)
-    return _cut(ctx, node, index)
 
 
 @lowers(Unpack)
@@ -228,27 +170,7 @@ def pack(ctx: Lowering, node: Node) -> bool:
     return True
 
 
-# Elements that come several times.
-
-
-@lowers(Tile)
-def tile(ctx: Lowering, node: Node) -> bool:
-    times = ctx.constant(node.inputs[1])
-    if times is None:
-        return False
-    x = ctx.read(node.inputs[0])
-    sizes = [size for pair in zip(times.reshape(-1).tolist(), x.shape, strict=True) for size in pair]
-    source = np.expand_dims(geometry(ctx, x), tuple(range(0, len(sizes), 2)))
-    return move(ctx, node.output, x, np.broadcast_to(source, sizes))
-
-
-@lowers(BroadcastTo)
-def broadcast_to(ctx: Lowering, node: Node) -> bool:
-    source, shape = node.inputs[0], ctx.shape(node.output)
-    if ctx.shape(source) == shape:
-        return identity(ctx, node)
-    x = ctx.read(source)
-    return move(ctx, node.output, x, np.broadcast_to(geometry(ctx, x), shape))
+# Numbers, and borders.
 
 
 @lowers(Fill)
@@ -267,32 +189,17 @@ def _filled(ctx: Lowering, node: Node, value: Tensor) -> bool:
     return True
 
 
-# Borders.
-
-
 @lowers(Padding)
 def padding(ctx: Lowering, node: Node) -> bool:
-    pads = ctx.constant(node.inputs[1])
-    value = ctx.constant(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(1, I32)
-    if pads is None or value is None:
+    found, shape = movement.borders(ctx, node), ctx.shape(node.inputs[0])
+    if found is None:
         return False
-    pairs = pads.reshape(-1, 2).tolist()
-    shape = ctx.shape(node.inputs[0])
-    if all(p <= 0 for pair in pairs for p in pair):
-        return _cut(ctx, node, [slice(-b, s + a) for (b, a), s in zip(pairs, shape, strict=True)])
+    pairs, value = found
+    left = movement.without(shape, pairs)
+    if left is not None:
+        return _cut(ctx, node, left)
     x = read_for(ctx, node.inputs[0], [i for i, pair in enumerate(pairs) if any(pair)])
-    mode = node.op.mode  # type: ignore[attr-defined]
-    tables = [_padded(s, b, a, mode) for (b, a), s in zip(pairs, shape, strict=True)]
-    return pick(ctx, node.output, x, tables, value)
-
-
-def _padded(size: int, before: int, after: int, mode: str) -> np.ndarray:
-    """Which element of an axis stands at each place of the padded one."""
-    kept = np.arange(size)[max(0, -before) : size - max(0, -after)]
-    grow = (max(0, before), max(0, after))
-    if mode == "CONSTANT":
-        return np.pad(kept, grow, constant_values=OUTSIDE)
-    return np.pad(kept, grow, NUMPY_MODES[mode])
+    return pick(ctx, node.output, x, movement.padded(node.op, shape, pairs), value)  # type: ignore[arg-type]
 
 
 def pick(ctx: Lowering, value: Value, x: Tensor, tables: Sequence[np.ndarray], rest: Any = 0) -> bool:

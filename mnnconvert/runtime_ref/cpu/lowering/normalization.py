@@ -8,23 +8,21 @@ from typing import Any
 
 from mnnconvert.ir import F32, Node, Value
 from mnnconvert.ir.types import normal_axis
-from mnnconvert.ops.elementwise import Binary
 from mnnconvert.ops.normalization import LayerNorm, Softmax
 from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
 from mnnconvert.runtime_ref.lower import BLOCKED, PLAIN, Sizes
+from mnnconvert.runtime_ref.reduction import around, norm_of_sum, normalized
 
 
 @lowers(Softmax)
 def softmax(ctx: Lowering, node: Node) -> bool:
     (x,) = node.inputs
-    shape = ctx.shape(x)
     if x.dtype != F32:
         return False
-    axis = normal_axis(node.op.axis, len(shape))  # type: ignore[attr-defined]
+    outer, n, inner = around(ctx.shape(x), node.op.axis)  # type: ignore[attr-defined]
     source = ctx.read(x)
-    ctx.call("softmax", x=source, mask=None, y=ctx.result(node.output, over=source), outer=math.prod(shape[:axis]),
-             n=shape[axis], inner=math.prod(shape[axis + 1 :]), b=1, c=1, mask_a=0, mask_b=0, mask_c=0,
-             scale=1)  # fmt: skip
+    ctx.call("softmax", x=source, mask=None, y=ctx.result(node.output, over=source), outer=outer, n=n, inner=inner,
+             b=1, c=1, mask_a=0, mask_b=0, mask_c=0, scale=1)  # fmt: skip
     return True
 
 
@@ -42,18 +40,13 @@ def _form(ctx: Lowering, op: LayerNorm, x: Value, parameters: int) -> _Form | No
     shape = ctx.shape(x)
     if x.dtype != F32:
         return None
-    if op.group > 1:
-        outer = shape[0] * op.group
-        return _Form(outer, math.prod(shape) // max(outer, 1), 1)
+    sizes = normalized(op, shape)
     axes = sorted({normal_axis(a, len(shape)) for a in op.axes})
-    first, last = axes[0], axes[-1] + 1
-    if axes != list(range(first, last)):
-        return None
     blocked = set(ctx.layouts(x)) == {BLOCKED}
-    if blocked and axes == list(range(2, len(shape))) and not parameters and op.epsilon > 0:
+    if blocked and op.group == 1 and axes == list(range(2, len(shape))) and not parameters and op.epsilon > 0:
         n, blocks, *spatial, lanes = ctx.stored(shape, BLOCKED)
         return _Form(n * blocks, math.prod(spatial), lanes, BLOCKED)
-    return _Form(math.prod(shape[:first]), math.prod(shape[first:last]), math.prod(shape[last:]))
+    return None if sizes is None else _Form(*sizes)
 
 
 @lowers(LayerNorm)
@@ -98,19 +91,12 @@ def _normalize(
 
 def add_and_normalize(ctx: Lowering, node: Node) -> bool:
     """An Add whose sum a layer norm over the last axes reads: both at once. False where it is something else."""
-    if not isinstance(node.op, Binary) or node.op.function != "ADD" or node.op.activation:
+    norm = norm_of_sum(ctx, node)
+    if norm is None:
         return False
-    shape = ctx.shape(node.output)
-    if node.output.dtype != F32 or any(ctx.shape(v) != shape or set(ctx.layouts(v)) == {BLOCKED} for v in node.inputs):
-        return False
-    norm = next((u for u in node.output.users if isinstance(u.op, LayerNorm)), None)
-    op: Any = None if norm is None else norm.op
-    if norm is None or norm.inputs[0] is not node.output or len(norm.inputs) not in (1, 3):
-        return False
-    pending = norm.output in ctx.specs and not ctx.is_ready(norm.output)
+    op: Any = norm.op
     form = _form(ctx, op, node.output, len(norm.inputs) - 1)
-    if not pending or form is None or form.inner != 1 or not all(ctx.is_ready(v) for v in norm.inputs[1:]):
-        return False
+    assert form is not None
     left, right = node.inputs
     ctx.skip(norm)
     return _normalize(ctx, op, form, (left, right), list(norm.inputs[1:]), node.output, norm.output)

@@ -22,9 +22,9 @@ from mnnconvert.ops.elementwise import Binary, Unary
 from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.shape import VIEWS
 from mnnconvert.ops.slicing import Slice, StridedSlice
+from mnnconvert.runtime_ref import movement
 from mnnconvert.runtime_ref.cpu.lower import Lowering, finds
 from mnnconvert.runtime_ref.cpu.lowering.attention import as_rows
-from mnnconvert.runtime_ref.cpu.lowering.movement import slice_index
 from mnnconvert.runtime_ref.lower import Sizes
 from mnnconvert.runtime_ref.products import geometry, source_of
 
@@ -293,7 +293,7 @@ def _part(ctx: Lowering, value: Value) -> Part | None:
 
 def _sliced(ctx: Lowering, node: Node) -> range | None:
     """The places of the last axis that a slice leaves, if it leaves all others."""
-    index, shape = slice_index(ctx, node), ctx.shape(node.inputs[0])
+    index, shape = movement.index(ctx, node), ctx.shape(node.inputs[0])
     if index is None or len(index) != len(shape) or not all(isinstance(pick, slice) for pick in index):
         return None
     ranges = [range(size)[pick] for size, pick in zip(shape, index, strict=True)]

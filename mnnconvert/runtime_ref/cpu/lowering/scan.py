@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from mnnconvert.ir import F32, I32, Node
-from mnnconvert.ir.types import normal_axis
 from mnnconvert.ops.reduction import CumProd, CumSum
 from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
+from mnnconvert.runtime_ref.reduction import around
 
 
 @lowers(CumSum)
@@ -28,11 +27,9 @@ def _scan(
     ctx: Lowering, node: Node, axis: int, exclusive: bool = False, reverse: bool = False, product: bool = False
 ) -> bool:
     x = node.inputs[0]
-    shape = ctx.shape(x)
-    if x.dtype not in (F32, I32) or not shape:
+    if x.dtype not in (F32, I32) or not ctx.shape(x):
         return False
-    at = normal_axis(axis, len(shape))
+    outer, n, inner = around(ctx.shape(x), axis)
     ctx.call("scan_f32" if x.dtype == F32 else "scan_i32", x=ctx.read(x), y=ctx.result(node.output),
-             outer=math.prod(shape[:at]), n=shape[at], inner=math.prod(shape[at + 1 :]), exclusive=exclusive,
-             reverse=reverse, product=product)  # fmt: skip
+             outer=outer, n=n, inner=inner, exclusive=exclusive, reverse=reverse, product=product)  # fmt: skip
     return True

@@ -47,6 +47,17 @@ static void store_real(floatV x, global real *p, int left)
 
 static int up(int n, int unit) { return (n + unit - 1) / unit; }
 
+// Up to V elements: `left` of them, and zeros behind.
+
+static float lanes_sum(floatV x)
+{
+    float each[V];
+    JOIN(vstore, V)(x, 0, each);
+    for (int n = V / 2; n; n /= 2)
+        for (int i = 0; i < n; ++i) each[i] += each[i + n];
+    return each[0];
+}
+
 // What is done to a result before it is stored: one of the functions of `Epilogue` (runtime_ref/lower.py: ACTIVATIONS).
 // Comparisons are written so that NaN stays NaN.
 static floatV sigmoid(floatV x) { return 1.0f / (1.0f + exp(-x)); }

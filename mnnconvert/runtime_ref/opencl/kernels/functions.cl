@@ -3,7 +3,6 @@
 
 typedef JOIN(uint, V) uintV;
 
-// Up to V elements of an operand or a result.
 static floatV spread_real(global const real *p, int stride, int left)
 {
     float x[V];

@@ -8,10 +8,13 @@ from mnnconvert.ir import Node
 from mnnconvert.runtime_ref.fusion import EMIT, Builder, build, layouts, region, results
 from mnnconvert.runtime_ref.opencl.chain import KERNEL, generate
 from mnnconvert.runtime_ref.opencl.lower import Lowering, lowers
+from mnnconvert.runtime_ref.opencl.lowering.normalization import add_and_normalize
 
 
 @lowers(*EMIT)
 def elementwise(ctx: Lowering, node: Node) -> bool:
+    if add_and_normalize(ctx, node):
+        return True
     for nodes in (region(ctx, node), [node]):
         for layout in layouts(ctx, nodes):
             builder = build(ctx, nodes, layout)
