@@ -51,6 +51,13 @@ class Sample:
         rng = np.random.default_rng(seed)
         return [_draw(o, rng) for o in self.operands.values()]
 
+    def rounded(self, dtype: Any) -> Sample:
+        """The same with floats that a narrower type of floats holds."""
+        drawn = dict(zip(self.operands, self.arrays(), strict=True))
+        with np.errstate(over="ignore"):
+            narrow = {n: a.astype(dtype).astype(a.dtype) if a.dtype.kind == "f" else a for n, a in drawn.items()}
+        return Sample(self.attributes, narrow, self.constant)
+
 
 def _draw(operand: Any, rng: np.random.Generator) -> np.ndarray:
     if isinstance(operand, Operand):

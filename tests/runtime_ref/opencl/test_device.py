@@ -10,7 +10,7 @@ import pytest
 
 from mnnconvert.errors import UsageError
 from mnnconvert.runtime_ref.opencl import device as devices
-from mnnconvert.runtime_ref.opencl.device import Device, parsed, signatures
+from mnnconvert.runtime_ref.opencl.device import Device, parsed
 
 
 @pytest.fixture
@@ -59,13 +59,6 @@ def test_parameters_are_read_from_the_text():
     kinds = {"x": "tensor", "y": "tensor", "w": "tensor", "n": "int", "low": "float"}
     assert parsed(text, "f.cl")["f"].parameters == kinds
     assert list(parsed(text, "f.cl")["f"].parameters) == ["x", "y", "w", "n", "low"]
-
-
-def test_every_kernel_of_the_package_builds_as_halves_too(device):
-    """With the defines that it has of itself; those that rules give are built where these are tested."""
-    for name in signatures():
-        for defines in ({}, {"HALF": 1}):
-            assert device.kernel(name, defines).num_args == len(signatures()[name].parameters)
 
 
 def test_an_array_comes_back(device):
