@@ -45,8 +45,9 @@ def _direct(ctx: Lowering, node: Node, window: Window) -> None:
     tile = shared.tile_of(ctx, panels, row)
     size = shared.items(ctx, -(-row // tile) * window.stride_w, window.out_h, n * op.group * panels.panels)
     width = ctx.channels(x)
+    defines = shared.defines(ctx, panels, tile, ACTIVATION=epilogue.activation)
     ctx.call(
-        "deconv", size, defines=shared.defines(ctx, panels, tile, ACTIVATION=epilogue.activation), x=source, w=weights,
+        "deconv", size, local=shared.heavy(ctx), defines=defines, x=source, w=weights,
         zeros=shared.zeros(ctx, inputs), images=n, x_image=width * window.h * window.width, x_pixel=width, x_channel=1,
         y_pixel=ctx.channels(epilogue.value), **panels.params, **window.params, **finish,
     )  # fmt: skip

@@ -29,7 +29,8 @@ def lower_depthwise(
     tile = min(PIXELS, key=lambda pixels: -(-row // pixels) * (pixels + shared.START))
     size = (pitch // ctx.lanes, -(-row // tile) * phases, n * window.out_h)
     defines = {"P": tile, "ACTIVATION": epilogue.activation, "TRANSPOSED": int(transposed)}
-    ctx.call("depthwise", size, defines=defines, x=source, w=weights, images=n, channels=channels, pitch=pitch,
+    local = shared.group(ctx, (1, 1, 1), (8, 8, 1))
+    ctx.call("depthwise", size, local=local, defines=defines, x=source, w=weights, images=n, channels=channels, pitch=pitch,
              **window.params, **finish)  # fmt: skip
 
 

@@ -111,6 +111,21 @@ def items(ctx: Lowering, tiles: int, rows: int, panels: int) -> tuple[int, int, 
     return (tiles, rows, panels) if ctx.device.is_cpu else (panels, rows, tiles)
 
 
+def group(ctx: Lowering, on_cpu: tuple[int, int, int], on_gpu: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The items of a group: always the same ones, since drivers for processors compile a kernel for each choice."""
+    return on_cpu if ctx.device.is_cpu else on_gpu
+
+
+def heavy(ctx: Lowering) -> tuple[int, int, int]:
+    """A group of items in the order of `items`, each of which does much."""
+    return group(ctx, (1, 1, 1), (8, 1, 8))
+
+
+def light(ctx: Lowering) -> tuple[int, int, int]:
+    """A group of items that do little each; the first dimension is that of channels."""
+    return group(ctx, (4, 4, 1), (8, 8, 1))
+
+
 def zeros(ctx: Lowering, count: int) -> Tensor:
     """What lies in the padding."""
     return ctx.static(("zeros", count), lambda: np.zeros(count, np.float32))

@@ -43,9 +43,9 @@ def _direct(ctx: Lowering, node: Node, window: Window) -> None:
     tile = shared.tile_of(ctx, panels, window.out_w)
     size = shared.items(ctx, -(-window.out_w // tile), window.out_h, n * op.group * panels.panels)
     width = channels if plain else ctx.channels(x)
+    defines = shared.defines(ctx, panels, tile, ACTIVATION=epilogue.activation, PLAIN_X=int(plain))
     ctx.call(
-        "conv", size, defines=shared.defines(ctx, panels, tile, ACTIVATION=epilogue.activation, PLAIN_X=int(plain)),
-        x=source, w=weights, zeros=shared.zeros(ctx, 1 if plain else per_group), images=n, x_image=width * pixels,
+        "conv", size, local=shared.heavy(ctx), defines=defines, x=source, w=weights, zeros=shared.zeros(ctx, 1 if plain else per_group), images=n, x_image=width * pixels,
         x_pixel=1 if plain else width, x_channel=pixels if plain else 1, w_image=0,
         y_pixel=ctx.channels(epilogue.value), **panels.params, **window.params, **finish,
     )  # fmt: skip
