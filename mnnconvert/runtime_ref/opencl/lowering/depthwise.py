@@ -30,8 +30,8 @@ def lower_depthwise(
     size = (pitch // ctx.lanes, -(-row // tile) * phases, n * window.out_h)
     defines = {"P": tile, "ACTIVATION": epilogue.activation, "TRANSPOSED": int(transposed)}
     local = shared.group(ctx, (1, 1, 1), (8, 8, 1))
-    ctx.call("depthwise", size, local=local, defines=defines, x=source, w=weights, images=n, channels=channels, pitch=pitch,
-             **window.params, **finish)  # fmt: skip
+    ctx.call("depthwise", size, local=local, defines=defines, x=source, w=weights, images=n, channels=channels,
+             pitch=pitch, **window.params, **finish)  # fmt: skip
 
 
 def _pack(ctx: Lowering, w: Value, channels: int, pitch: int) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mnnconvert.ir import Value
 from mnnconvert.runtime_ref.lower import LAST, PLAIN, Epilogue, Tensor
-from mnnconvert.runtime_ref.opencl.lower import MOST_ELEMENTS, Argument, Lowering
+from mnnconvert.runtime_ref.opencl.lower import MOST_ELEMENTS, Lowering
 
 PIXELS = {2: (6, 4, 2, 1), 1: (8, 4, 2, 1)}
 """Pixels that an item may compute, by the vectors of channels: as many as there are registers for."""
@@ -49,7 +49,7 @@ class Panels:
         return self.groups * self.panels * self.unit * self.taps * self.inputs
 
     @property
-    def params(self) -> dict[str, int]:
+    def params(self) -> dict[str, Any]:
         """The parameters of a kernel that multiplies with them."""
         return {"groups": self.groups, "panels": self.panels, "inputs": self.inputs, "outputs": self.outputs,
                 "w_panel": self.stride, "w_step": self.step}  # fmt: skip
@@ -136,7 +136,7 @@ def indexable(ctx: Lowering, *values: Value) -> bool:
     return all(math.prod(ctx.stored(ctx.shape(v), LAST)) < MOST_ELEMENTS for v in values)
 
 
-def finish(ctx: Lowering, epilogue: Epilogue, bias: Value | None, layout: str = LAST) -> dict[str, Argument]:
+def finish(ctx: Lowering, epilogue: Epilogue, bias: Value | None, layout: str = LAST) -> dict[str, Any]:
     """The arguments of an epilogue: bias, residual and the result in a layout, low and high."""
     read = ctx.read if layout == PLAIN else ctx.read_map
     made: dict[str, Any] = {

@@ -24,8 +24,9 @@ def pooling(ctx: Lowering, node: Node) -> bool:
     counted, pitch = op.count == "INCLUDE_PADDING", ctx.channels(x)
     defines = {"MEAN": int(op.function == "AVEPOOL")}
     ctx.call(
-        "pool", (pitch // ctx.lanes, out_w, n * out_h), local=light(ctx), defines=defines, x=ctx.read_map(x), y=ctx.result(node.output, LAST), images=n, pitch=pitch, h=height, width=width, out_h=out_h,
-        out_w=out_w, kernel_h=kernel_h, kernel_w=kernel_w, stride_h=stride_h, stride_w=stride_w, top=top, left=left,
+        "pool", (pitch // ctx.lanes, out_w, n * out_h), local=light(ctx), defines=defines, x=ctx.read_map(x),
+        y=ctx.result(node.output, LAST), images=n, pitch=pitch, h=height, width=width, out_h=out_h, out_w=out_w,
+        kernel_h=kernel_h, kernel_w=kernel_w, stride_h=stride_h, stride_w=stride_w, top=top, left=left,
         margin_h=top if counted else 0, margin_w=left if counted else 0,
     )  # fmt: skip
     return True
