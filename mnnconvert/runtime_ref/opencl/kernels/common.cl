@@ -24,6 +24,8 @@ typedef float real;
 #define STOREV(x, p, i) JOIN(vstore, V)((x), 0, (p) + (i))
 #endif
 
+// Functions that are given arrays are compiled into their callers: so the arrays are registers.
+#define INLINE __attribute__((always_inline)) static
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); ++i)
 
 // Up to V elements: no more than `left`.

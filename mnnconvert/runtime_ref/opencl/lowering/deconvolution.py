@@ -41,13 +41,16 @@ def _direct(ctx: Lowering, node: Node, window: Window) -> None:
     weights = shared.pack(ctx, w, panels, "deconv", (inputs * per_group * taps, taps, per_group * taps))
     finish = shared.finish(ctx, epilogue, rest[0] if len(rest) > op.sized else None)
     ctx.fuse(node, epilogue)
-    row = -(-window.out_w // window.stride_w)
-    tile = shared.tile_of(ctx, panels, row)
-    size = shared.items(ctx, -(-row // tile) * window.stride_w, window.out_h, n * op.group * panels.panels)
+    phase = -(-window.out_w // window.stride_w)
+    tile = shared.tile_of(ctx, panels, phase)
+    row, blocks = -(-phase // tile), n * op.group * panels.panels
+    met = -(-taps // (window.stride_h * window.stride_w))
+    tiles = shared.tiles_of(ctx, row, window.stride_w * window.out_h * blocks, tile * panels.unit * met * inputs)
+    size = shared.items(ctx, -(-row // tiles) * window.stride_w, window.out_h, blocks)
     width = ctx.channels(x)
     defines = shared.defines(ctx, panels, tile, ACTIVATION=epilogue.activation)
     ctx.call(
         "deconv", size, local=shared.heavy(ctx), defines=defines, x=source, w=weights,
         zeros=shared.zeros(ctx, inputs), images=n, x_image=width * window.h * window.width, x_pixel=width, x_channel=1,
-        y_pixel=ctx.channels(epilogue.value), **panels.params, **window.params, **finish,
+        tiles=tiles, y_pixel=ctx.channels(epilogue.value), **panels.params, **window.params, **finish,
     )  # fmt: skip

@@ -17,6 +17,10 @@ PIXELS = {2: (6, 4, 2, 1), 1: (8, 4, 2, 1)}
 """Pixels that an item may compute, by the vectors of channels: as many as there are registers for."""
 START = 2
 """What a tile costs besides its pixels, in pixels."""
+ITEM = 1 << 15
+"""Multiply-adds of an item, at least."""
+ITEMS = 64
+"""Items of a launch, at least, before they become larger than a tile."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,16 @@ def tile_of(ctx: Lowering, panels: Panels, width: int) -> int:
     """How many pixels of rows of this width an item computes: such that the tiles of a row cost least."""
     most = PIXELS[panels.unit // ctx.lanes]
     return min(most if ctx.device.is_cpu else most[1:], key=lambda pixels: -(-width // pixels) * (pixels + START))
+
+
+def tiles_of(ctx: Lowering, tiles: int, rows: int, work: int) -> int:
+    """How many of the tiles of a row an item computes, where a tile is `work` multiply-adds and `rows` is how many rows
+    there are: on processors enough that beginning an item is worth it, but such that all cores have some.
+    """
+    if not ctx.device.is_cpu:
+        return 1
+    most = max(min(-(-ITEM // max(work, 1)), tiles * rows // ITEMS, tiles), 1)
+    return -(-tiles // -(-tiles // most))
 
 
 def items(ctx: Lowering, tiles: int, rows: int, panels: int) -> tuple[int, int, int]:

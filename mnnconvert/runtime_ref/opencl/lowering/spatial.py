@@ -44,12 +44,14 @@ def _direct(ctx: Lowering, node: Node, window: Window, epilogue: Epilogue, ready
     plain = op.group == 1 and channels < ctx.lanes and LAST not in ctx.layouts(x)
     pixels, width = window.h * window.width, channels if plain else ctx.channels(x)
     tile = shared.tile_of(ctx, panels, window.out_w)
-    size = shared.items(ctx, -(-window.out_w // tile), window.out_h, n * op.group * panels.panels)
+    row, blocks = -(-window.out_w // tile), n * op.group * panels.panels
+    tiles = shared.tiles_of(ctx, row, window.out_h * blocks, tile * panels.unit * taps * per_group)
+    size = shared.items(ctx, -(-row // tiles), window.out_h, blocks)
     defines = shared.defines(ctx, panels, tile, ACTIVATION=epilogue.activation, PLAIN_X=int(plain))
     return ctx.variant(
         "conv", size, local=shared.heavy(ctx), defines=defines, x=ctx.read(x) if plain else ctx.read_map(x),
         w=shared.pack(ctx, w, panels, "conv", (panels.outputs * per_group * taps, per_group * taps, taps)),
         zeros=shared.zeros(ctx, 1 if plain else per_group), images=n, x_image=width * pixels,
-        x_pixel=1 if plain else width, x_channel=pixels if plain else 1, w_image=0, **panels.params,
+        x_pixel=1 if plain else width, x_channel=pixels if plain else 1, w_image=0, tiles=tiles, **panels.params,
         y_pixel=ctx.channels(epilogue.value), **window.params, **ready,
     )  # fmt: skip
