@@ -49,8 +49,7 @@ static void store_real(floatV x, global real *p, int left)
 
 static int up(int n, int unit) { return (n + unit - 1) / unit; }
 
-// Up to V elements: `left` of them, and zeros behind.
-
+// The sum of all lanes, pairwise.
 static float lanes_sum(floatV x)
 {
     float each[V];
