@@ -192,6 +192,40 @@ kernel void deconv(global const real *x, global const real *w, global const real
     }
 }
 
+// Transposed with a stride as large as the kernel: every pixel of x becomes a patch of y, which is plain [images, outputs,
+// h * kernel_h, width * kernel_w]. Columns of the product are (output, ky, kx), so vectors are full even for one output.
+kernel void deconv_patches(global const real *x, global const real *w, global const real *zeros,
+                           global const real *bias, global real *y, int x_at, int bias_at, int images, int inputs,
+                           int outputs, int x_pixel, int w_panel, int w_step, int h, int width, int kernel_h,
+                           int kernel_w, float low, float high)
+{
+    int ix = get_global_id(2 - PANEL) * P, iy = get_global_id(1), panel = get_global_id(PANEL), first = panel * B * V;
+    int taps = kernel_h * kernel_w, columns = outputs * taps, out_w = width * kernel_w;
+    if (ix >= width || iy >= images * h || first >= columns) return;
+    Reals row = x + x_at + (size_t)iy * width * x_pixel;
+    w += (size_t)panel * w_panel;
+    floatV sum[P][B];
+    EACH(p, P) EACH(b, B) sum[p][b] = 0.0f;
+    if (ix + P <= width)
+        multiply(sum, row + ix * x_pixel, w, inputs, 1, w_step, x_pixel);
+    else
+        multiply_edge(sum, row, w, zeros, ix, 1, width, inputs, x_pixel, 1, w_step);
+
+    float start[B * V], found[P][B * V];
+    for (int i = 0; i < B * V; ++i) start[i] = bias && first + i < columns ? LOAD(bias, bias_at + (first + i) / taps) : 0;
+    EACH(p, P)
+    EACH(b, B)
+    {
+        JOIN(vstore, V)(activate(sum[p][b] + JOIN(vload, V)(b, start), low, high), b, found[p]);
+    }
+    int image = iy / h;
+    for (int i = 0; i < min(B * V, columns - first); ++i) {
+        int o = (first + i) / taps, ky = (first + i) % taps / kernel_w, kx = (first + i) % kernel_w;
+        size_t line = ((size_t)(image * outputs + o) * h + iy - image * h) * kernel_h + ky;
+        for (int p = 0; p < min(P, width - ix); ++p) STORE(found[p][i], y, line * out_w + (ix + p) * kernel_w + kx);
+    }
+}
+
 // Weights w[group][output][input][tap], at strides, as the kernels above take them; zeros where there is no output.
 kernel void conv_pack(global const real *w, global real *y, int w_at, int groups, int panels, int inputs, int outputs,
                       int taps, int w_group, int w_output, int w_input, int y_panel, int y_step)
