@@ -14,8 +14,6 @@ PIXELS = (8, 4, 2, 1)
 """Pixels of a tile."""
 SLIDING = [(3, 1), (3, 2), (5, 1), (5, 2)]
 """Widths and strides of kernels whose taps fit into registers."""
-SPAN = 64
-"""Channels that an item of a processor computes together."""
 
 
 def lower_depthwise(
@@ -31,7 +29,7 @@ def lower_depthwise(
     phases = window.stride_w if transposed else 1
     phase = -(-window.out_w // phases)
     tile = min(PIXELS, key=lambda pixels: -(-phase // pixels) * (pixels + shared.START))
-    row, span = -(-phase // tile), min(pitch, SPAN) if ctx.device.is_cpu else ctx.lanes
+    row, span = -(-phase // tile), shared.span_of(ctx, pitch)
     blocks = -(-pitch // span)
     work = tile * window.kernel_h * window.kernel_w * span
     tiles = shared.tiles_of(ctx, row, phases * n * window.out_h * blocks, work)

@@ -21,6 +21,8 @@ ITEM = 1 << 15
 """Multiply-adds of an item, at least."""
 ITEMS = 64
 """Items of a launch, at least, before they become larger than a tile."""
+SPAN = 64
+"""Channels that an item of a processor computes together."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,13 @@ def heavy(ctx: Lowering) -> tuple[int, int, int]:
 
 
 def light(ctx: Lowering) -> tuple[int, int, int]:
-    """A group of items that do little each; the first dimension is that of channels."""
-    return group(ctx, (4, 4, 1), (8, 8, 1))
+    """A group of items that do little each; the first dimension is that of channels, `span_of` them per item."""
+    return group(ctx, (1, 8, 1), (8, 8, 1))
+
+
+def span_of(ctx: Lowering, pitch: int) -> int:
+    """Neighbouring channels that an item computes one after the other."""
+    return min(pitch, SPAN) if ctx.device.is_cpu else ctx.lanes
 
 
 def zeros(ctx: Lowering, count: int) -> Tensor:

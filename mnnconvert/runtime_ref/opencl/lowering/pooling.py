@@ -8,7 +8,7 @@ from mnnconvert.ir import F32, Node
 from mnnconvert.ops.pooling import Pooling, Pooling3D
 from mnnconvert.runtime_ref.lower import LAST
 from mnnconvert.runtime_ref.opencl.lower import Lowering, lowers
-from mnnconvert.runtime_ref.opencl.lowering.panels import indexable, light
+from mnnconvert.runtime_ref.opencl.lowering.panels import indexable, light, span_of
 
 
 @lowers(Pooling)
@@ -22,11 +22,12 @@ def pooling(ctx: Lowering, node: Node) -> bool:
     n, _, height, width = ctx.shape(x)
     (kernel_h, stride_h, top, out_h), (kernel_w, stride_w, left, out_w) = op.window(0, height), op.window(1, width)
     counted, pitch = op.count == "INCLUDE_PADDING", ctx.channels(x)
+    span = span_of(ctx, pitch)
     defines = {"MEAN": int(op.function == "AVEPOOL")}
     ctx.call(
-        "pool", (pitch // ctx.lanes, out_w, n * out_h), local=light(ctx), defines=defines, x=ctx.read_map(x),
-        y=ctx.result(node.output, LAST), images=n, pitch=pitch, h=height, width=width, out_h=out_h, out_w=out_w,
-        kernel_h=kernel_h, kernel_w=kernel_w, stride_h=stride_h, stride_w=stride_w, top=top, left=left,
+        "pool", (-(-pitch // span), out_w, n * out_h), local=light(ctx), defines=defines, x=ctx.read_map(x),
+        y=ctx.result(node.output, LAST), images=n, pitch=pitch, span=span, h=height, width=width, out_h=out_h,
+        out_w=out_w, kernel_h=kernel_h, kernel_w=kernel_w, stride_h=stride_h, stride_w=stride_w, top=top, left=left,
         margin_h=top if counted else 0, margin_w=left if counted else 0,
     )  # fmt: skip
     return True
