@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.deconvolution import Deconvolution
@@ -28,7 +29,7 @@ class Window:
     left: int
 
     @property
-    def params(self) -> dict[str, int]:
+    def params(self) -> dict[str, Any]:
         return dict(self.__dict__)
 
 

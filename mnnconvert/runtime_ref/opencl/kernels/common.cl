@@ -42,6 +42,8 @@ typedef float real;
 #define STOREV(x, p, i) JOIN(vstore, V)((x), 0, (p) + (i))
 #endif
 
+// Functions that are given arrays are compiled into their callers: so the arrays are registers.
+#define INLINE __attribute__((always_inline)) static
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); ++i)
 
 // Up to V elements: no more than `left`.
@@ -65,8 +67,7 @@ static void store_real(floatV x, global real *p, int left)
 
 static int up(int n, int unit) { return (n + unit - 1) / unit; }
 
-// Up to V elements: `left` of them, and zeros behind.
-
+// The sum of all lanes, pairwise.
 static float lanes_sum(floatV x)
 {
     float each[V];

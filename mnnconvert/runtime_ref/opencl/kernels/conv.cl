@@ -18,13 +18,41 @@
 
 typedef global const real *Reals;
 
-// sum += the products of all input channels at one tap; x_channel elements lie from one to the next.
-static void multiply(floatV (*sum)[B], Reals *from, const int *step, Reals w, int inputs, int w_step)
+#define LOAD_TAPS                                                                                                      \
+    floatV taps[B];                                                                                                    \
+    EACH(b, B) taps[b] = LOADV(w, b * V);
+
+// sum += the products of a run of `count` numbers of each pixel, x_step elements from one to the next, and as many rows of
+// weights; pixels lie `pitch` elements from each other.
+INLINE void multiply(floatV (*sum)[B], Reals x, Reals w, int count, int x_step, int w_step, int pitch)
 {
-    for (int c = 0; c < inputs; ++c) {
-        floatV taps[B];
-        EACH(b, B) taps[b] = LOADV(w, b * V);
+    for (int i = 0; i < count; ++i) {
+        LOAD_TAPS
+        EACH(p, P)
+        {
+            float pixel = LOAD(x, p * pitch);
+            EACH(b, B) sum[p][b] += pixel * taps[b];
+        }
+        x += x_step;
         w += w_step;
+    }
+}
+
+// The same of all channels at one tap, where pixels at, at + stride ... of a row may lie outside of it.
+INLINE void multiply_edge(floatV (*sum)[B], Reals row, Reals w, Reals zeros, int at, int stride, int width, int inputs,
+                          int x_pixel, int x_channel, int w_step)
+{
+    Reals from[P];
+    int step[P];
+    EACH(p, P)
+    {
+        int column = at + p * stride;
+        bool inside = column >= 0 && column < width;
+        from[p] = inside ? row + column * x_pixel : zeros;
+        step[p] = inside ? x_channel : 0;
+    }
+    for (int c = 0; c < inputs; ++c) {
+        LOAD_TAPS
         EACH(p, P)
         {
 #if PLAIN_X
@@ -35,25 +63,13 @@ static void multiply(floatV (*sum)[B], Reals *from, const int *step, Reals w, in
 #endif
             EACH(b, B) sum[p][b] += pixel * taps[b];
         }
-    }
-}
-
-// The P pixels at, at + stride ... of a row; those outside lie in `zeros`.
-static void meet(Reals *from, int *step, Reals row, Reals zeros, int at, int stride, int width, int x_pixel,
-                 int x_channel)
-{
-    EACH(p, P)
-    {
-        int column = at + p * stride;
-        bool inside = column >= 0 && column < width;
-        from[p] = inside ? row + column * x_pixel : zeros;
-        step[p] = inside ? x_channel : 0;
+        w += w_step;
     }
 }
 
 // Bias, residual and activation, to y and residual at the first of the P pixels, of which `pixels` are within the row;
 // `left` channels are left from here on.
-static void finish(floatV (*sum)[B], Reals bias, Reals residual, global real *y, int pixels, int y_pixel, int left,
+INLINE void finish(floatV (*sum)[B], Reals bias, Reals residual, global real *y, int pixels, int y_pixel, int left,
                    float low, float high)
 {
     EACH(b, B)
@@ -78,77 +94,136 @@ static void finish(floatV (*sum)[B], Reals bias, Reals residual, global real *y,
     }
 }
 
-// inputs, outputs and panels are those of one group; w_image is from image to image, where each has its own weights.
+// inputs, outputs and panels are those of one group; w_image is from image to image, where each has its own weights. An
+// item computes `tiles` tiles, one after the other.
 kernel void conv(global const real *x, global const real *w, global const real *zeros, global const real *bias,
                  global const real *residual, global real *y, int x_at, int bias_at, int residual_at, int images,
                  int groups, int panels, int inputs, int outputs, int x_image, int x_pixel, int x_channel, int w_image,
-                 int w_panel, int w_step, int y_pixel, int h, int width, int out_h, int out_w, int kernel_h,
+                 int w_panel, int w_step, int y_pixel, int tiles, int h, int width, int out_h, int out_w, int kernel_h,
                  int kernel_w, int stride_h, int stride_w, int dilation_h, int dilation_w, int top, int left,
                  float low, float high)
 {
-    int ox = get_global_id(2 - PANEL) * P, oy = get_global_id(1), panel = get_global_id(PANEL);
-    if (ox >= out_w || oy >= out_h || panel >= images * groups * panels) return;
+    int begin = get_global_id(2 - PANEL) * P * tiles, oy = get_global_id(1), panel = get_global_id(PANEL);
+    if (begin >= out_w || oy >= out_h || panel >= images * groups * panels) return;
     int image = panel / (groups * panels);
     panel -= image * groups * panels;
-    int group = panel / panels, first = (panel - group * panels) * B * V;
+    int group = panel / panels, first = (panel - group * panels) * B * V, channel = group * outputs + first;
+    int iy = oy * stride_h - top, tap = inputs * w_step;
     x += x_at + (size_t)image * x_image + group * inputs * x_channel;
     w += (size_t)image * w_image + (size_t)panel * w_panel;
+    if (bias) bias += bias_at + channel;
+    size_t row_at = ((size_t)image * out_h + oy) * out_w * y_pixel + channel;
+    y += row_at;
+    if (residual) residual += residual_at + row_at;
+#if PLAIN_X
+    int runs = inputs, count = kernel_w, x_run = x_channel, w_run = w_step, x_next = dilation_w, w_next = tap;
+#else
+    bool whole = dilation_w == 1 && inputs == x_pixel;  // the channels of neighbouring taps follow one another
+    int runs = whole ? 1 : kernel_w, count = whole ? kernel_w * inputs : inputs, x_run = dilation_w * x_pixel,
+        w_run = tap, x_next = 1, w_next = w_step;
+#endif
 
-    floatV sum[P][B];
-    EACH(p, P) EACH(b, B) sum[p][b] = 0.0f;
-    for (int ky = 0; ky < kernel_h; ++ky) {
-        int iy = oy * stride_h - top + ky * dilation_h;
-        if (iy < 0 || iy >= h) continue;
-        for (int kx = 0; kx < kernel_w; ++kx) {
-            Reals from[P];
-            int step[P];
-            meet(from, step, x + iy * width * x_pixel, zeros, ox * stride_w - left + kx * dilation_w, stride_w, width,
-                 x_pixel, x_channel);
-            multiply(sum, from, step, w + (size_t)(ky * kernel_w + kx) * inputs * w_step, inputs, w_step);
+    for (int ox = begin; ox < min(begin + P * tiles, out_w); ox += P) {
+        floatV sum[P][B];
+        EACH(p, P) EACH(b, B) sum[p][b] = 0.0f;
+        int ix = ox * stride_w - left;
+        bool inside = ix >= 0 && ix + (P - 1) * stride_w + (kernel_w - 1) * dilation_w < width;
+        for (int ky = 0; ky < kernel_h; ++ky) {
+            int at = iy + ky * dilation_h;
+            if (at < 0 || at >= h) continue;
+            Reals row = x + at * width * x_pixel, taps = w + ky * kernel_w * tap;
+            if (inside) {
+                for (int run = 0; run < runs; ++run)
+                    multiply(sum, row + ix * x_pixel + run * x_run, taps + run * w_run, count, x_next, w_next,
+                             stride_w * x_pixel);
+            } else {
+                for (int kx = 0; kx < kernel_w; ++kx)
+                    multiply_edge(sum, row, taps + kx * tap, zeros, ix + kx * dilation_w, stride_w, width, inputs,
+                                  x_pixel, x_channel, w_step);
+            }
         }
+        finish(sum, bias, residual ? residual + ox * y_pixel : residual, y + ox * y_pixel, out_w - ox, y_pixel,
+               outputs - first, low, high);
     }
-    int channel = group * outputs + first;
-    size_t at = (((size_t)image * out_h + oy) * out_w + ox) * y_pixel + channel;
-    finish(sum, bias ? bias + bias_at + channel : bias, residual ? residual + residual_at + at : residual, y + at,
-           out_w - ox, y_pixel, outputs - first, low, high);
 }
 
 // Transposed: y[o, q] is the sum over taps k that meet it, x[c, (q + top - k * dilation) / stride], where that is whole.
-// Pixels whose places leave the same rest when divided by the stride meet the same taps, so an item has P of these.
+// Pixels whose places leave the same rest when divided by the stride meet the same taps, so a tile has P of these.
 kernel void deconv(global const real *x, global const real *w, global const real *zeros, global const real *bias,
                    global const real *residual, global real *y, int x_at, int bias_at, int residual_at, int images,
                    int groups, int panels, int inputs, int outputs, int x_image, int x_pixel, int x_channel,
-                   int w_panel, int w_step, int y_pixel, int h, int width, int out_h, int out_w, int kernel_h,
-                   int kernel_w, int stride_h, int stride_w, int dilation_h, int dilation_w, int top, int left,
-                   float low, float high)
+                   int w_panel, int w_step, int y_pixel, int tiles, int h, int width, int out_h, int out_w,
+                   int kernel_h, int kernel_w, int stride_h, int stride_w, int dilation_h, int dilation_w, int top,
+                   int left, float low, float high)
 {
-    int tile = get_global_id(2 - PANEL), oy = get_global_id(1), panel = get_global_id(PANEL);
-    int rest = tile % stride_w, ox = tile / stride_w * P * stride_w + rest;
-    if (ox >= out_w || oy >= out_h || panel >= images * groups * panels) return;
+    int item = get_global_id(2 - PANEL), oy = get_global_id(1), panel = get_global_id(PANEL);
+    int long_tile = P * stride_w, begin = item / stride_w * tiles * long_tile + item % stride_w;
+    if (begin >= out_w || oy >= out_h || panel >= images * groups * panels) return;
     int image = panel / (groups * panels);
     panel -= image * groups * panels;
-    int group = panel / panels, first = (panel - group * panels) * B * V;
+    int group = panel / panels, first = (panel - group * panels) * B * V, channel = group * outputs + first;
     x += x_at + (size_t)image * x_image + group * inputs * x_channel;
     w += (size_t)panel * w_panel;
+    if (bias) bias += bias_at + channel;
+    size_t row_at = ((size_t)image * out_h + oy) * out_w * y_pixel + channel;
+    y += row_at;
+    if (residual) residual += residual_at + row_at;
 
+    for (int ox = begin; ox < min(begin + tiles * long_tile, out_w); ox += long_tile) {
+        floatV sum[P][B];
+        EACH(p, P) EACH(b, B) sum[p][b] = 0.0f;
+        for (int ky = 0; ky < kernel_h; ++ky) {
+            int iy = oy + top - ky * dilation_h;
+            if (iy < 0 || iy % stride_h || iy / stride_h >= h) continue;
+            Reals row = x + iy / stride_h * width * x_pixel;
+            for (int kx = 0; kx < kernel_w; ++kx) {
+                int ix = ox + left - kx * dilation_w;
+                if (ix % stride_w) continue;
+                ix /= stride_w;
+                Reals taps = w + (ky * kernel_w + kx) * inputs * w_step;
+                if (ix >= 0 && ix + P <= width)
+                    multiply(sum, row + ix * x_pixel, taps, inputs, x_channel, w_step, x_pixel);
+                else
+                    multiply_edge(sum, row, taps, zeros, ix, 1, width, inputs, x_pixel, x_channel, w_step);
+            }
+        }
+        finish(sum, bias, residual ? residual + ox * y_pixel : residual, y + ox * y_pixel, up(out_w - ox, stride_w),
+               y_pixel * stride_w, outputs - first, low, high);
+    }
+}
+
+// Transposed with a stride as large as the kernel: every pixel of x becomes a patch of y, which is plain [images, outputs,
+// h * kernel_h, width * kernel_w]. Columns of the product are (output, ky, kx), so vectors are full even for one output.
+kernel void deconv_patches(global const real *x, global const real *w, global const real *zeros,
+                           global const real *bias, global real *y, int x_at, int bias_at, int images, int inputs,
+                           int outputs, int x_pixel, int w_panel, int w_step, int h, int width, int kernel_h,
+                           int kernel_w, float low, float high)
+{
+    int ix = get_global_id(2 - PANEL) * P, iy = get_global_id(1), panel = get_global_id(PANEL), first = panel * B * V;
+    int taps = kernel_h * kernel_w, columns = outputs * taps, out_w = width * kernel_w;
+    if (ix >= width || iy >= images * h || first >= columns) return;
+    Reals row = x + x_at + (size_t)iy * width * x_pixel;
+    w += (size_t)panel * w_panel;
     floatV sum[P][B];
     EACH(p, P) EACH(b, B) sum[p][b] = 0.0f;
-    for (int ky = 0; ky < kernel_h; ++ky) {
-        int iy = oy + top - ky * dilation_h;
-        if (iy < 0 || iy % stride_h || iy / stride_h >= h) continue;
-        for (int kx = 0; kx < kernel_w; ++kx) {
-            int ix = ox + left - kx * dilation_w;
-            if (ix % stride_w) continue;
-            Reals from[P];
-            int step[P];
-            meet(from, step, x + iy / stride_h * width * x_pixel, zeros, ix / stride_w, 1, width, x_pixel, x_channel);
-            multiply(sum, from, step, w + (size_t)(ky * kernel_w + kx) * inputs * w_step, inputs, w_step);
-        }
+    if (ix + P <= width)
+        multiply(sum, row + ix * x_pixel, w, inputs, 1, w_step, x_pixel);
+    else
+        multiply_edge(sum, row, w, zeros, ix, 1, width, inputs, x_pixel, 1, w_step);
+
+    float start[B * V], found[P][B * V];
+    for (int i = 0; i < B * V; ++i) start[i] = bias && first + i < columns ? LOAD(bias, bias_at + (first + i) / taps) : 0;
+    EACH(p, P)
+    EACH(b, B)
+    {
+        JOIN(vstore, V)(activate(sum[p][b] + JOIN(vload, V)(b, start), low, high), b, found[p]);
     }
-    int channel = group * outputs + first;
-    size_t at = (((size_t)image * out_h + oy) * out_w + ox) * y_pixel + channel;
-    finish(sum, bias ? bias + bias_at + channel : bias, residual ? residual + residual_at + at : residual, y + at,
-           up(out_w - ox, stride_w), y_pixel * stride_w, outputs - first, low, high);
+    int image = iy / h;
+    for (int i = 0; i < min(B * V, columns - first); ++i) {
+        int o = (first + i) / taps, ky = (first + i) % taps / kernel_w, kx = (first + i) % kernel_w;
+        size_t line = ((size_t)(image * outputs + o) * h + iy - image * h) * kernel_h + ky;
+        for (int p = 0; p < min(P, width - ix); ++p) STORE(found[p][i], y, line * out_w + (ix + p) * kernel_w + kx);
+    }
 }
 
 // Weights w[group][output][input][tap], at strides, as the kernels above take them; zeros where there is no output.

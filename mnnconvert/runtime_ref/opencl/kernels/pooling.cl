@@ -1,6 +1,6 @@
 // The maximum, or the mean, over windows of maps with channels last.
 //
-// An item computes a pixel for V channels. Windows are clipped to the map; the mean divides by the number of elements
+// An item computes a pixel for `span` channels, V at a time. Windows are clipped to the map; the mean divides by the number of elements
 // that a window has in the map widened by `margin` on either side, at least 1 along each axis. NaN stays.
 // MEAN: the mean, rather than the maximum.
 
@@ -17,25 +17,27 @@ static int covered(int start, int kernel_size, int size, int margin)
     return max(min(start + kernel_size, size + margin) - max(start, -margin), 1);
 }
 
-kernel void pool(global const real *x, global real *y, int x_at, int images, int pitch, int h, int width, int out_h,
-                 int out_w, int kernel_h, int kernel_w, int stride_h, int stride_w, int top, int left, int margin_h,
-                 int margin_w)
+kernel void pool(global const real *x, global real *y, int x_at, int images, int pitch, int span, int h, int width,
+                 int out_h, int out_w, int kernel_h, int kernel_w, int stride_h, int stride_w, int top, int left,
+                 int margin_h, int margin_w)
 {
-    int c = get_global_id(0) * V, ox = get_global_id(1), oy = get_global_id(2);
-    if (c >= pitch || ox >= out_w || oy >= images * out_h) return;
+    int first = get_global_id(0) * span, ox = get_global_id(1), oy = get_global_id(2);
+    if (first >= pitch || ox >= out_w || oy >= images * out_h) return;
     int image = oy / out_h;
-    y += ((size_t)oy * out_w + ox) * pitch + c;
+    y += ((size_t)oy * out_w + ox) * pitch;
     oy -= image * out_h;
-    x += x_at + (size_t)image * h * width * pitch + c;
+    x += x_at + (size_t)image * h * width * pitch;
     int iy = oy * stride_h - top, ix = ox * stride_w - left;
-    floatV all = FIRST;
-    for (int row = max(iy, 0); row < min(iy + kernel_h, h); ++row)
-        for (int column = max(ix, 0); column < min(ix + kernel_w, width); ++column)
-            all = fold(all, LOADV(x, (row * width + column) * pitch));
+    for (int c = first; c < min(first + span, pitch); c += V) {
+        floatV all = FIRST;
+        for (int row = max(iy, 0); row < min(iy + kernel_h, h); ++row)
+            for (int column = max(ix, 0); column < min(ix + kernel_w, width); ++column)
+                all = fold(all, LOADV(x, (row * width + column) * pitch + c));
 #if MEAN
-    all /= (float)(covered(iy, kernel_h, h, margin_h) * covered(ix, kernel_w, width, margin_w));
+        all /= (float)(covered(iy, kernel_h, h, margin_h) * covered(ix, kernel_w, width, margin_w));
 #endif
-    STOREV(all, y, 0);
+        STOREV(all, y, c);
+    }
 }
 
 // All pixels of a map, in PARTS interleaved sums of stretches of at most LONG, so that rounding does not add up.

@@ -11,7 +11,9 @@ from mnnconvert.runtime_ref.opencl.lowering import panels as shared
 from mnnconvert.runtime_ref.windows import Window
 
 PIXELS = (8, 4, 2, 1)
-"""Pixels that an item may compute."""
+"""Pixels of a tile."""
+SLIDING = [(3, 1), (3, 2), (5, 1), (5, 2)]
+"""Widths and strides of kernels whose taps fit into registers."""
 
 
 def lower_depthwise(
@@ -25,12 +27,19 @@ def lower_depthwise(
     finish = shared.finish(ctx, epilogue, bias)
     ctx.fuse(node, epilogue)
     phases = window.stride_w if transposed else 1
-    row = -(-window.out_w // phases)
-    tile = min(PIXELS, key=lambda pixels: -(-row // pixels) * (pixels + shared.START))
-    size = (pitch // ctx.lanes, -(-row // tile) * phases, n * window.out_h)
+    phase = -(-window.out_w // phases)
+    tile = min(PIXELS, key=lambda pixels: -(-phase // pixels) * (pixels + shared.START))
+    row, span = -(-phase // tile), shared.span_of(ctx, pitch)
+    blocks = -(-pitch // span)
+    work = tile * window.kernel_h * window.kernel_w * span
+    tiles = shared.tiles_of(ctx, row, phases * n * window.out_h * blocks, work)
+    size = (blocks, -(-row // tiles) * phases, n * window.out_h)
     defines = {"P": tile, "ACTIVATION": epilogue.activation, "TRANSPOSED": int(transposed)}
-    ctx.call("depthwise", size, defines=defines, x=source, w=weights, images=n, channels=channels, pitch=pitch,
-             **window.params, **finish)  # fmt: skip
+    if not transposed and window.dilation_w == 1 and (window.kernel_w, window.stride_w) in SLIDING:
+        defines |= {"K": window.kernel_w, "S": window.stride_w}
+    local = shared.group(ctx, (1, 1, 1), (8, 8, 1))
+    ctx.call("depthwise", size, local=local, defines=defines, x=source, w=weights, images=n, channels=channels,
+             pitch=pitch, span=span, tiles=tiles, **window.params, **finish)  # fmt: skip
 
 
 def _pack(ctx: Lowering, w: Value, channels: int, pitch: int) -> Tensor:

@@ -11,12 +11,18 @@ import numpy as np
 
 from mnnconvert.ir import Value
 from mnnconvert.runtime_ref.lower import LAST, PLAIN, Epilogue, Tensor
-from mnnconvert.runtime_ref.opencl.lower import MOST_ELEMENTS, Argument, Lowering
+from mnnconvert.runtime_ref.opencl.lower import MOST_ELEMENTS, Lowering
 
 PIXELS = {2: (6, 4, 2, 1), 1: (8, 4, 2, 1)}
 """Pixels that an item may compute, by the vectors of channels: as many as there are registers for."""
 START = 2
 """What a tile costs besides its pixels, in pixels."""
+ITEM = 1 << 15
+"""Multiply-adds of an item, at least."""
+ITEMS = 64
+"""Items of a launch, at least, before they become larger than a tile."""
+SPAN = 64
+"""Channels that an item of a processor computes together."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Panels:
         return self.groups * self.panels * self.unit * self.taps * self.inputs
 
     @property
-    def params(self) -> dict[str, int]:
+    def params(self) -> dict[str, Any]:
         """The parameters of a kernel that multiplies with them."""
         return {"groups": self.groups, "panels": self.panels, "inputs": self.inputs, "outputs": self.outputs,
                 "w_panel": self.stride, "w_step": self.step}  # fmt: skip
@@ -106,9 +112,39 @@ def tile_of(ctx: Lowering, panels: Panels, width: int) -> int:
     return min(most if ctx.device.is_cpu else most[1:], key=lambda pixels: -(-width // pixels) * (pixels + START))
 
 
+def tiles_of(ctx: Lowering, tiles: int, rows: int, work: int) -> int:
+    """How many of the tiles of a row an item computes, where a tile is `work` multiply-adds and `rows` is how many rows
+    there are: on processors enough that beginning an item is worth it, but such that all cores have some.
+    """
+    if not ctx.device.is_cpu:
+        return 1
+    most = max(min(-(-ITEM // max(work, 1)), tiles * rows // ITEMS, tiles), 1)
+    return -(-tiles // -(-tiles // most))
+
+
 def items(ctx: Lowering, tiles: int, rows: int, panels: int) -> tuple[int, int, int]:
     """The work-items in the order of the device."""
     return (tiles, rows, panels) if ctx.device.is_cpu else (panels, rows, tiles)
+
+
+def group(ctx: Lowering, on_cpu: tuple[int, int, int], on_gpu: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The items of a group: always the same ones, since drivers for processors compile a kernel for each choice."""
+    return on_cpu if ctx.device.is_cpu else on_gpu
+
+
+def heavy(ctx: Lowering) -> tuple[int, int, int]:
+    """A group of items in the order of `items`, each of which does much."""
+    return group(ctx, (1, 1, 1), (8, 1, 8))
+
+
+def light(ctx: Lowering) -> tuple[int, int, int]:
+    """A group of items that do little each; the first dimension is that of channels, `span_of` them per item."""
+    return group(ctx, (1, 8, 1), (8, 8, 1))
+
+
+def span_of(ctx: Lowering, pitch: int) -> int:
+    """Neighbouring channels that an item computes one after the other."""
+    return min(pitch, SPAN) if ctx.device.is_cpu else ctx.lanes
 
 
 def zeros(ctx: Lowering, count: int) -> Tensor:
@@ -121,7 +157,7 @@ def indexable(ctx: Lowering, *values: Value) -> bool:
     return all(math.prod(ctx.stored(ctx.shape(v), LAST)) < MOST_ELEMENTS for v in values)
 
 
-def finish(ctx: Lowering, epilogue: Epilogue, bias: Value | None, layout: str = LAST) -> dict[str, Argument]:
+def finish(ctx: Lowering, epilogue: Epilogue, bias: Value | None, layout: str = LAST) -> dict[str, Any]:
     """The arguments of an epilogue: bias, residual and the result in a layout, low and high."""
     read = ctx.read if layout == PLAIN else ctx.read_map
     made: dict[str, Any] = {

@@ -8,7 +8,7 @@ from mnnconvert.ir import F32, Node
 from mnnconvert.ops.pooling import Pooling, Pooling3D
 from mnnconvert.runtime_ref.lower import LAST
 from mnnconvert.runtime_ref.opencl.lower import Lowering, lowers
-from mnnconvert.runtime_ref.opencl.lowering.panels import indexable
+from mnnconvert.runtime_ref.opencl.lowering.panels import indexable, light, span_of
 
 
 @lowers(Pooling)
@@ -22,9 +22,11 @@ def pooling(ctx: Lowering, node: Node) -> bool:
     n, _, height, width = ctx.shape(x)
     (kernel_h, stride_h, top, out_h), (kernel_w, stride_w, left, out_w) = op.window(0, height), op.window(1, width)
     counted, pitch = op.count == "INCLUDE_PADDING", ctx.channels(x)
+    span = span_of(ctx, pitch)
+    defines = {"MEAN": int(op.function == "AVEPOOL")}
     ctx.call(
-        "pool", (pitch // ctx.lanes, out_w, n * out_h), defines={"MEAN": int(op.function == "AVEPOOL")},
-        x=ctx.read_map(x), y=ctx.result(node.output, LAST), images=n, pitch=pitch, h=height, width=width, out_h=out_h,
+        "pool", (-(-pitch // span), out_w, n * out_h), local=light(ctx), defines=defines, x=ctx.read_map(x),
+        y=ctx.result(node.output, LAST), images=n, pitch=pitch, span=span, h=height, width=width, out_h=out_h,
         out_w=out_w, kernel_h=kernel_h, kernel_w=kernel_w, stride_h=stride_h, stride_w=stride_w, top=top, left=left,
         margin_h=top if counted else 0, margin_w=left if counted else 0,
     )  # fmt: skip
@@ -45,6 +47,7 @@ def _whole(ctx: Lowering, node: Node, function: str) -> bool:
     x = node.inputs[0]
     n, _, *sizes = ctx.shape(x)
     pitch = ctx.channels(x)
-    ctx.call("pool_all", (pitch // ctx.lanes, n), defines={"MEAN": int(function == "AVEPOOL")}, x=ctx.read_map(x),
+    defines = {"MEAN": int(function == "AVEPOOL")}
+    ctx.call("pool_all", (pitch // ctx.lanes, n), local=(1, 1), defines=defines, x=ctx.read_map(x),
              y=ctx.result(node.output, LAST), images=n, pitch=pitch, pixels=math.prod(sizes))  # fmt: skip
     return True

@@ -10,7 +10,7 @@ from mnnconvert.ir import F32, I32, Node
 from mnnconvert.ops.resample import CUBIC, LINEAR, Interp
 from mnnconvert.runtime_ref.lower import LAST, PLAIN, Tensor
 from mnnconvert.runtime_ref.opencl.lower import Lowering, lowers
-from mnnconvert.runtime_ref.opencl.lowering.panels import indexable
+from mnnconvert.runtime_ref.opencl.lowering.panels import indexable, light, span_of
 from mnnconvert.runtime_ref.resize import Taps, fits, nearest, scales_of, taps
 
 
@@ -62,10 +62,10 @@ def _call(ctx: Lowering, x: Tensor, y: Tensor, depth: int, sizes: tuple[int, int
     whole = x.layout == LAST
     planes, pitch = (n * depth, ctx.stored(x.shape, LAST)[-1]) if whole else (n * channels * depth, 1)
     out_h, out_w = rows.shape[1], columns.shape[1]
-    unit = ctx.lanes if whole else 1
+    span = span_of(ctx, pitch) if whole else 1
     ctx.call(
-        "resize", (pitch // unit, out_w, planes * out_h), defines={"WHOLE": int(whole)}, x=x, y=y,
+        "resize", (-(-pitch // span), out_w, planes * out_h), local=light(ctx), defines={"WHOLE": int(whole)}, x=x, y=y,
         rows=ctx.literal(rows), row_weights=ctx.literal(row_weights, exactly=True), columns=ctx.literal(columns),
-        column_weights=ctx.literal(column_weights, exactly=True), planes=planes, pitch=pitch, height=sizes[0],
-        width=sizes[1], out_h=out_h, out_w=out_w, row_taps=len(rows), column_taps=len(columns),
+        column_weights=ctx.literal(column_weights, exactly=True), planes=planes, pitch=pitch, span=span,
+        height=sizes[0], width=sizes[1], out_h=out_h, out_w=out_w, row_taps=len(rows), column_taps=len(columns),
     )  # fmt: skip
