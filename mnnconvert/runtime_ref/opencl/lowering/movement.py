@@ -65,7 +65,7 @@ def _like_a_map(ctx: Lowering, value: Value, view: np.ndarray) -> bool:
 def reshape(ctx: Lowering, node: Node) -> bool:
     source, shape = node.inputs[0], ctx.shape(node.output)
     x = ctx.lying(source)
-    lies = ctx.places(shape, x, ctx.seen(x)) or [ctx.view(ctx.lying(source, PLAIN), shape)]
+    lies = ctx.places(shape, x, ctx.seen(x)) or [ctx.view(ctx.read(source), shape)]
     for tensor in lies:
         ctx.define(node.output, tensor)
     return True
@@ -172,7 +172,7 @@ def pack(ctx: Lowering, node: Node) -> bool:
 
 @lowers(Fill)
 def fill(ctx: Lowering, node: Node) -> bool:
-    return _filled(ctx, node, ctx.lying(node.inputs[1]))
+    return _filled(ctx, node, ctx.read(node.inputs[1]))
 
 
 @lowers(ZerosLike)
