@@ -14,8 +14,21 @@ typedef JOIN(int, V) intV;
 typedef half real;
 #define LOAD(p, i) vload_half((i), (p))
 #define STORE(x, p, i) vstore_half((x), (i), (p))
-#define LOADV(p, i) JOIN(vload_half, V)(0, (p) + (i))
-#define STOREV(x, p, i) JOIN(vstore_half, V)((x), 0, (p) + (i))
+#define LOADV(p, i) load_halves((p) + (i))
+#define STOREV(x, p, i) store_halves((x), (p) + (i))
+
+// By way of a register: some drivers take vload_halfn as aligned to the whole vector.
+static floatV load_halves(global const half *p)
+{
+    JOIN(ushort, V) bits = JOIN(vload, V)(0, (global const ushort *)p);
+    return JOIN(vload_half, V)(0, (private const half *)&bits);
+}
+static void store_halves(floatV x, global half *p)
+{
+    JOIN(ushort, V) bits;
+    JOIN(vstore_half, V)(x, 0, (private half *)&bits);
+    JOIN(vstore, V)(bits, 0, (global ushort *)p);
+}
 #else
 typedef float real;
 #define LOAD(p, i) ((p)[i])
