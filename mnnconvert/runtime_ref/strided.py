@@ -30,6 +30,16 @@ def phantom(shape: Sequence[int], dtype: Any) -> np.ndarray:
     return as_strided(np.zeros(1, dtype), tuple(shape), steps[: len(shape)])
 
 
+def split(view: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """A view under another shape of the same elements; ValueError where these strides do not allow it."""
+    view = view.view()
+    try:
+        view.shape = tuple(shape)
+    except AttributeError:
+        raise ValueError(f"{view.shape} with strides {view.strides} is no {shape}") from None
+    return view
+
+
 def copy_parameters(x: np.ndarray, y: np.ndarray) -> dict[str, int]:
     """Parameters of `copy_strided` that make `y[...] = x`, both views of phantoms or of real arrays.
 

@@ -27,7 +27,7 @@ from mnnconvert.runtime_ref.lower import FOLD_ELEMENTS, LAST, PLAIN, Buffer, Con
 from mnnconvert.runtime_ref.lower import Lowering as GraphLowering
 from mnnconvert.runtime_ref.opencl.copies import ITEM, TYPES, group, plan
 from mnnconvert.runtime_ref.opencl.device import Defines, Device, Signature, parsed, signatures
-from mnnconvert.runtime_ref.strided import phantom
+from mnnconvert.runtime_ref.strided import offset, phantom, split
 
 MOST_ELEMENTS = 1 << 31  # of a tensor: kernels count in 32 bits
 
@@ -162,6 +162,21 @@ class Lowering(GraphLowering):
         stored = phantom(self.stored(tensor.shape, tensor.layout), tensor.dtype)
         return stored if tensor.layout == PLAIN else np.moveaxis(stored, -1, 1)[:, : tensor.shape[1]]
 
+    def places(self, shape: Sequence[int], x: Tensor, view: np.ndarray) -> list[Tensor]:
+        """The tensors of `shape`, plain or a map, that a view of what is `seen` of `x` is without a copy."""
+        try:
+            view = split(view, shape)
+        except ValueError:
+            return []
+        at, found = x.offset + offset(view), []
+        for layout in (PLAIN, LAST) if len(shape) > 2 and x.dtype == self.storage(F32) else (PLAIN,):
+            made = Tensor(x.buffer, tuple(shape), x.dtype, layout, at)
+            lies = zip(shape, view.strides, self.seen(made).strides, strict=True)
+            inside = at + math.prod(self.stored(shape, layout)) * x.dtype.itemsize <= x.buffer.nbytes
+            if inside and all(s == t for n, s, t in lies if n > 1):
+                found.append(made)
+        return found
+
     # What rules do.
 
     def fault(self) -> dict[str, Argument]:
@@ -282,6 +297,9 @@ class Lowering(GraphLowering):
         return made
 
     def _converted(self, source: Tensor, layout: str) -> Tensor:
+        for tensor in self.places(source.shape, source, self.seen(source)):
+            if tensor.layout == layout and tensor.offset % self.device.alignment == 0:
+                return tensor
         made = self.tensor(source.shape, source.dtype, layout)
         self.copy(source, self.seen(source), made, self.seen(made))
         return made

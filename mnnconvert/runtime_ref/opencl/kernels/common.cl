@@ -14,26 +14,21 @@ typedef JOIN(int, V) intV;
 typedef half real;
 #define LOAD(p, i) vload_half((i), (p))
 #define STORE(x, p, i) vstore_half((x), (i), (p))
-#ifdef cl_khr_fp16
-#define LOADV(p, i) JOIN(vload_half, V)(0, (p) + (i))
-#define STOREV(x, p, i) JOIN(vstore_half, V)((x), 0, (p) + (i))
-#else
-// One by one: PoCL 3.1 takes vectors of halves to be aligned, and crashes where they are not.
+#define LOADV(p, i) load_halves((p) + (i))
+#define STOREV(x, p, i) store_halves((x), (p) + (i))
+
+// By way of a register: PoCL 3.1 takes vectors of halves in memory to be aligned, and crashes where they are not.
 static floatV load_halves(global const half *p)
 {
-    float x[V];
-    for (int i = 0; i < V; ++i) x[i] = vload_half(i, p);
-    return JOIN(vload, V)(0, x);
+    JOIN(ushort, V) bits = JOIN(vload, V)(0, (global const ushort *)p);
+    return JOIN(vload_half, V)(0, (private const half *)&bits);
 }
 static void store_halves(floatV x, global half *p)
 {
-    float y[V];
-    JOIN(vstore, V)(x, 0, y);
-    for (int i = 0; i < V; ++i) vstore_half(y[i], i, p);
+    JOIN(ushort, V) bits;
+    JOIN(vstore_half, V)(x, 0, (private half *)&bits);
+    JOIN(vstore, V)(bits, 0, (global ushort *)p);
 }
-#define LOADV(p, i) load_halves((p) + (i))
-#define STOREV(x, p, i) store_halves((x), (p) + (i))
-#endif
 #else
 typedef float real;
 #define LOAD(p, i) ((p)[i])

@@ -23,7 +23,7 @@ from mnnconvert.runtime_ref import movement
 from mnnconvert.runtime_ref.lower import LAST, PLAIN, Tensor
 from mnnconvert.runtime_ref.opencl.copies import ITEM, TYPES, group, table_offsets
 from mnnconvert.runtime_ref.opencl.lower import Lowering, lowers
-from mnnconvert.runtime_ref.strided import offset
+from mnnconvert.runtime_ref.strided import split
 
 PICK_AXES = 6
 
@@ -33,7 +33,7 @@ def move(ctx: Lowering, value: Value, x: Tensor, view: np.ndarray) -> bool:
 
     The shape of the view may be any that has the elements of the value in order. False where that is not possible.
     """
-    lies = places(ctx, ctx.shape(value), x, view)
+    lies = ctx.places(ctx.shape(value), x, view)
     for tensor in lies:
         ctx.define(value, tensor)
     if lies:
@@ -46,32 +46,6 @@ def move(ctx: Lowering, value: Value, x: Tensor, view: np.ndarray) -> bool:
         return False
     ctx.define(value, y)
     return True
-
-
-def split(view: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """A view under another shape of the same elements; ValueError where these strides do not allow it."""
-    view = view.view()
-    try:
-        view.shape = tuple(shape)
-    except AttributeError:
-        raise ValueError(f"{view.shape} with strides {view.strides} is no {shape}") from None
-    return view
-
-
-def places(ctx: Lowering, shape: Sequence[int], x: Tensor, view: np.ndarray) -> list[Tensor]:
-    """The tensors of `shape` that a view of `x` is without a copy, plain or a map."""
-    try:
-        view = split(view, shape)
-    except ValueError:
-        return []
-    at, found = x.offset + offset(view), []
-    for layout in (PLAIN, LAST) if len(shape) > 2 and x.dtype in (F32, ctx.storage(F32)) else (PLAIN,):
-        made = Tensor(x.buffer, tuple(shape), x.dtype, layout, at)
-        lies = zip(shape, view.strides, ctx.seen(made).strides, strict=True)
-        inside = at + math.prod(ctx.stored(shape, layout)) * x.dtype.itemsize <= x.buffer.nbytes
-        if inside and all(s == t for n, s, t in lies if n > 1):
-            found.append(made)
-    return found
 
 
 def _like_a_map(ctx: Lowering, value: Value, view: np.ndarray) -> bool:
@@ -91,7 +65,7 @@ def _like_a_map(ctx: Lowering, value: Value, view: np.ndarray) -> bool:
 def reshape(ctx: Lowering, node: Node) -> bool:
     source, shape = node.inputs[0], ctx.shape(node.output)
     x = ctx.lying(source)
-    lies = places(ctx, shape, x, ctx.seen(x)) or [ctx.view(ctx.lying(source, PLAIN), shape)]
+    lies = ctx.places(shape, x, ctx.seen(x)) or [ctx.view(ctx.read(source), shape)]
     for tensor in lies:
         ctx.define(node.output, tensor)
     return True
@@ -198,7 +172,7 @@ def pack(ctx: Lowering, node: Node) -> bool:
 
 @lowers(Fill)
 def fill(ctx: Lowering, node: Node) -> bool:
-    return _filled(ctx, node, ctx.lying(node.inputs[1]))
+    return _filled(ctx, node, ctx.read(node.inputs[1]))
 
 
 @lowers(ZerosLike)

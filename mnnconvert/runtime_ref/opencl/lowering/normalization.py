@@ -56,7 +56,7 @@ def _by_rows(ctx: Lowering, kernel: str, form: Form, defines: dict[str, int], **
         return [items]
     size = (form.outer * GROUP,)
     group = ctx.variant(f"{kernel}_groups", size, (GROUP,), defines | {"GROUP": GROUP}, **arguments, **form.rows)
-    return [items] if ctx.device.is_cpu else [group, items]
+    return [items, group] if ctx.device.is_cpu else [group, items]
 
 
 @lowers(Softmax)

@@ -10,8 +10,9 @@ from mnnconvert.ops.reduction import ArgMax, ArgMin, CumProd, CumSum, Reduction
 from mnnconvert.runtime_ref.lower import LAST, Sizes, Tensor
 from mnnconvert.runtime_ref.movement import axis_operand
 from mnnconvert.runtime_ref.opencl.lower import Lowering, lowers
-from mnnconvert.runtime_ref.opencl.lowering.movement import move, split
+from mnnconvert.runtime_ref.opencl.lowering.movement import move
 from mnnconvert.runtime_ref.reduction import AGAIN, OPERATIONS, around, groups, reduced_axes
+from mnnconvert.runtime_ref.strided import split
 
 WORDS = (F32, I32)
 LONG, GPU_LONG = 1 << 15, 1 << 10
