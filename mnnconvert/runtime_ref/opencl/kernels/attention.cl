@@ -6,7 +6,9 @@
 // exp(score - m) and o that of exp(score - m) v, new scores s with m' = max(m, max s) give
 //     l' = exp(m - m') l + sum of exp(s - m'),    o' = exp(m - m') o + sum of exp(s - m') v,
 // and in the end y = o / l. While all scores are -inf nothing is added; if they stay so y is 0 / 0.
-// NaN scores make NaN of m, and so of y.
+// NaN scores make NaN of m, and so of y. With a positive cap, scores are cap tanh(scale q k^T / cap) instead.
+// Numbers of a mask are added to scores, or, if it `replaces`, take their place where they are not 0. A row that sees no
+// key is NaN, or 0 if `blank`: 1 for any row whose softmax is NaN, 2 for those that see no key only.
 
 #define VECTORS (KEYS / V)
 #if V == 8
@@ -46,15 +48,17 @@ static float largest(float m, float x) { return x > m || x != x ? x : m; }
 kernel void attention(global const real *q, global const real *k, global const real *v, global const real *mask,
                       global const real *sinks, global real *y, int q_at, int k_at, int v_at, int mask_at, int sinks_at,
                       int y_at, int batch, int heads, int key_heads, int queries, int keys, int depth, int width,
-                      int q_batch, int q_row, int q_head, int k_place, int v_batch, int v_row, int v_head,
-                      int mask_batch, int mask_head, int mask_row, int unmasked, int seen, int seen_step, float scale)
+                      int q_batch, int q_row, int q_head, int k_batch, int k_head, int v_batch, int v_row, int v_head,
+                      int mask_batch, int mask_head, int mask_row, int y_batch, int y_row, int y_head, int unmasked,
+                      int seen, int seen_step, int replaces, int blank, float scale, float cap)
 {
     int row = get_global_id(0) * P, head = get_global_id(1), place = get_global_id(2);
     if (row >= queries || head >= heads || place >= batch) return;
     int shared = head / (heads / key_heads), rows = min(P, queries - row);
     q += (size_t)q_at + (size_t)place * q_batch + (size_t)head * q_head;
-    k += (size_t)k_at + (size_t)(place * key_heads + shared) * k_place;
+    k += (size_t)k_at + (size_t)place * k_batch + (size_t)shared * k_head;
     v += (size_t)v_at + (size_t)place * v_batch + (size_t)shared * v_head;
+    y += (size_t)y_at + (size_t)place * y_batch + (size_t)head * y_head;
     if (mask) mask += (size_t)mask_at + (size_t)place * mask_batch + (size_t)head * mask_head;
 
     global const real *from[P];
@@ -77,7 +81,11 @@ kernel void attention(global const real *q, global const real *k, global const r
             {
                 int at = first + each + b * V, query = row + min(p, rows - 1);
                 floatV value = sum[p][b] * scale;
-                if (mask) value += masked(mask + (size_t)query * mask_row, at, unmasked, keys);
+                if (cap > 0.0f) value = tanh(sum[p][b] * (scale / cap)) * cap;
+                if (mask) {
+                    floatV added = masked(mask + (size_t)query * mask_row, at, unmasked, keys);
+                    value = replaces ? (added == 0.0f ? value : added) : value + added;
+                }
                 value = IOTA < min(keys, seen + query * seen_step) - at ? value : (floatV)-INFINITY;
                 JOIN(vstore, V)(value, 0, &scores[p][each + b * V]);
             }
@@ -124,7 +132,9 @@ kernel void attention(global const real *q, global const real *k, global const r
             factor = exp(top[p] - new);
             by = by * factor + exp(sink - new);
         }
-        global real *to = y + y_at + (((size_t)place * queries + row + p) * heads + head) * width;
-        for (int i = 0; i < WIDTH; ++i) store_real(out[p][i] * factor / by, to + i * V, width - i * V);
+        bool zero = blank == 1 ? !(by > 0.0f) : blank == 2 && by == 0.0f;
+        global real *to = y + (size_t)(row + p) * y_row;
+        for (int i = 0; i < WIDTH; ++i)
+            store_real(zero ? (floatV)0.0f : out[p][i] * factor / by, to + i * V, width - i * V);
     }
 }
