@@ -10,7 +10,7 @@
 // Numbers of a mask are added to scores, or, if it `replaces`, take their place where they are not 0. A row that sees no
 // key is NaN, or 0 if `blank`: 1 for any row whose softmax is NaN, 2 for those that see no key only.
 
-#define VECTORS (KEYS / V)
+#define PAIR (WIDTH % 2 ? 1 : 2)  // vectors of values that are summed up at once
 #if V == 8
 #define IOTA ((intV)(0, 1, 2, 3, 4, 5, 6, 7))
 #else
@@ -42,7 +42,21 @@ static floatV masked(global const real *mask, int first, int unmasked, int count
     return JOIN(vload, V)(0, added);
 }
 
-static float largest(float m, float x) { return x > m || x != x ? x : m; }
+static float larger(float m, float x) { return x > m || x != x ? x : m; }
+static float largest(floatV x)
+{
+    float lanes[V], m = -INFINITY;
+    JOIN(vstore, V)(x, 0, lanes);
+    EACH(lane, V) m = larger(m, lanes[lane]);
+    return m;
+}
+static float total_of(floatV x)
+{
+    float lanes[V], sum = 0.0f;
+    JOIN(vstore, V)(x, 0, lanes);
+    EACH(lane, V) sum += lanes[lane];
+    return sum;
+}
 
 // Query i of a head sees the first seen + i * seen_step keys. Strides of the mask are 0 where it has one place only.
 kernel void attention(global const real *q, global const real *k, global const real *v, global const real *mask,
@@ -74,6 +88,8 @@ kernel void attention(global const real *q, global const real *k, global const r
     int last = min(keys, seen + (row + rows - 1) * seen_step);
     for (int first = 0; first < last; first += KEYS) {
         int count = min(KEYS, last - first);
+        floatV tops[P];
+        EACH(p, P) tops[p] = top[p];
         for (int each = 0; each < count; each += B * V) {
             floatV sum[P][B];
             score(sum, from, k + (size_t)(first + each) * depth, depth);
@@ -87,13 +103,13 @@ kernel void attention(global const real *q, global const real *k, global const r
                     value = replaces ? (added == 0.0f ? value : added) : value + added;
                 }
                 value = IOTA < min(keys, seen + query * seen_step) - at ? value : (floatV)-INFINITY;
+                tops[p] = value > tops[p] || value != value ? value : tops[p];
                 JOIN(vstore, V)(value, 0, &scores[p][each + b * V]);
             }
         }
         float factor[P];
         for (int p = 0; p < P; ++p) {
-            float new = top[p];
-            for (int t = 0; t < count; ++t) new = largest(new, scores[p][t]);
+            float new = largest(tops[p]);
             factor[p] = 1.0f;
             if (new == -INFINITY) {
                 for (int t = 0; t < count; ++t) scores[p][t] = 0.0f;
@@ -107,28 +123,26 @@ kernel void attention(global const real *q, global const real *k, global const r
                 JOIN(vstore, V)(weight, i, scores[p]);
                 sum += weight;
             }
-            float lanes[V];
-            JOIN(vstore, V)(sum, 0, lanes);
-            total[p] *= factor[p];
-            for (int lane = 0; lane < V; ++lane) total[p] += lanes[lane];
+            total[p] = total[p] * factor[p] + total_of(sum);
             top[p] = new;
         }
-        for (int i = 0; i < WIDTH; ++i) {
-            floatV made[P];
-            EACH(p, P) made[p] = out[p][i] * factor[p];
+        for (int i = 0; i < WIDTH; i += PAIR) {
+            floatV made[P][PAIR];
+            EACH(p, P) EACH(j, PAIR) made[p][j] = out[p][i + j] * factor[p];
             global const real *value = v + (size_t)first * v_row + i * V;
-            bool whole = i * V + V <= width;
+            bool whole = (i + PAIR) * V <= width;
             for (int t = 0; t < count; ++t, value += v_row) {
-                floatV numbers = whole ? LOADV(value, 0) : load_real(value, width - i * V);
-                EACH(p, P) made[p] += scores[p][t] * numbers;
+                floatV each[PAIR];
+                EACH(j, PAIR) each[j] = whole ? LOADV(value, j * V) : load_real(value + j * V, width - (i + j) * V);
+                EACH(p, P) EACH(j, PAIR) made[p][j] += scores[p][t] * each[j];
             }
-            EACH(p, P) out[p][i] = made[p];
+            EACH(p, P) EACH(j, PAIR) out[p][i + j] = made[p][j];
         }
     }
     for (int p = 0; p < rows; ++p) {
         float by = total[p], factor = 1.0f;
         if (sinks) {
-            float sink = LOAD(sinks, sinks_at + head), new = largest(top[p], sink);
+            float sink = LOAD(sinks, sinks_at + head), new = larger(top[p], sink);
             factor = exp(top[p] - new);
             by = by * factor + exp(sink - new);
         }
