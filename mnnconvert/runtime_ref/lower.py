@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from mnnconvert.ops.layout import same_values
 from mnnconvert.ops.shape import VIEWS
 from mnnconvert.runtime_ref.cache import Caches
 from mnnconvert.runtime_ref.memory import aligned_copy
+
+if TYPE_CHECKING:
+    from mnnconvert.runtime_ref.chain import Chain
 
 Sizes = tuple[int, ...]
 PLAIN, BLOCKED, LAST = "plain", "blocked", "last"
@@ -519,7 +522,7 @@ class Lowering(ABC):
             return self.literal(np.asarray(content, value.dtype))
         return Tensor(Buffer(content.nbytes, array=content), tuple(content.shape), content.dtype)
 
-    # What products ask of a backend.
+    # What products and attentions ask of a backend.
 
     @abstractmethod
     def in_panels(self, b: np.ndarray, panel: int) -> np.ndarray:
@@ -532,6 +535,22 @@ class Lowering(ABC):
     @abstractmethod
     def take_back(self, tensor: Tensor, source: Tensor) -> bool:
         """Drop the step that made a tensor, which nobody else reads, if it only copied `source` in another order."""
+
+    @abstractmethod
+    def attends(self, depth: int, width: int) -> bool:
+        """Whether there is a kernel for attention with keys and values of these sizes."""
+
+    @abstractmethod
+    def attention(self, **arguments: Any) -> None:
+        """Append an attention; the arguments are those of the CPU's kernel, but for `capacity`."""
+
+    @abstractmethod
+    def copied(self, tensor: Tensor, view: np.ndarray) -> Tensor:
+        """A plain tensor of the elements of a view of a phantom of `tensor`."""
+
+    @abstractmethod
+    def chained(self, chain: Chain, tensors: Sequence[Tensor]) -> Tensor:
+        """The only result of a chain of element-wise functions of tensors: a plain float tensor."""
 
     @abstractmethod
     def _converted(self, source: Tensor, layout: str) -> Tensor:

@@ -13,7 +13,7 @@ Rules live in `lowering/<family>.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ import numpy as np
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir import F32, Graph, Node, Value
 from mnnconvert.runtime_ref.cache import Caches, KvCache
+from mnnconvert.runtime_ref.chain import MOST_OPERANDS, MOST_RESULTS, Chain
+from mnnconvert.runtime_ref.cpu.chain import encode
 from mnnconvert.runtime_ref.cpu.library import Kernel, Library, Pool
 from mnnconvert.runtime_ref.lower import BLOCKED, LAST, PLAIN, Constants, Rules, Sizes, Tensor
 from mnnconvert.runtime_ref.lower import Lowering as GraphLowering
@@ -77,6 +79,8 @@ class Growth:
 
 
 _RULES = Rules()
+WIDEST = 1024  # numbers of a key and its value, up to which attention keeps a tile of them in the caches
+
 lowers, finds, RULES = _RULES.lowers, _RULES.finds, _RULES.rules
 
 
@@ -147,6 +151,27 @@ class Lowering(GraphLowering):
 
     def product(self, **arguments: Any) -> None:
         self.call("gemm_f32", **arguments)
+
+    def attends(self, depth: int, width: int) -> bool:
+        return 0 < depth <= WIDEST - width
+
+    def attention(self, **arguments: Any) -> None:
+        self.call("attention", capacity=0, **arguments)
+
+    def copied(self, tensor: Tensor, view: np.ndarray) -> Tensor:
+        made = self.tensor(view.shape)
+        if view.size:
+            self.call("copy_strided", x=tensor, y=made, **copy_parameters(view, phantom(made.shape, made.dtype)))
+        return made
+
+    def chained(self, chain: Chain, tensors: Sequence[Tensor]) -> Tensor:
+        code, constants = encode(chain, self.library)
+        made = self.tensor(chain.shape)
+        named = {f"x{i}": tensors[i] if i < len(tensors) else None for i in range(MOST_OPERANDS)}
+        named |= {f"y{i}": made if i == 0 else None for i in range(MOST_RESULTS)}
+        code_tensor, numbers = self.literal(code), self.literal(constants)
+        self.call("chain", code=code_tensor, constants=numbers, count=made.size, **named)
+        return made
 
     def take_back(self, tensor: Tensor, source: Tensor) -> bool:
         made = next((s for s in reversed(self.steps) if isinstance(s, Call) and s.args[-1] is tensor), None)

@@ -23,12 +23,15 @@ import numpy as np
 from mnnconvert.ir import F16, F32, I32, Graph, Node, Value
 from mnnconvert.ir.tensor import release
 from mnnconvert.runtime_ref.cache import Caches
+from mnnconvert.runtime_ref.chain import Chain
 from mnnconvert.runtime_ref.lower import FOLD_ELEMENTS, LAST, PLAIN, Buffer, Constants, Rules, Sizes, Tensor
 from mnnconvert.runtime_ref.lower import Lowering as GraphLowering
+from mnnconvert.runtime_ref.opencl.chain import KERNEL, generate
 from mnnconvert.runtime_ref.opencl.copies import ITEM, TYPES, group, plan
 from mnnconvert.runtime_ref.opencl.device import Defines, Device, Signature, parsed, signatures
 from mnnconvert.runtime_ref.strided import offset, phantom, split
 
+WIDEST = 256  # numbers of a value, of which items of attention keep some in private memory
 MOST_ELEMENTS = 1 << 31  # of a tensor: kernels count in 32 bits
 
 _RULES = Rules()
@@ -278,6 +281,25 @@ class Lowering(GraphLowering):
         from mnnconvert.runtime_ref.opencl.product import append
 
         append(self, **arguments)
+
+    def attends(self, depth: int, width: int) -> bool:
+        return depth > 0 and 0 < width <= WIDEST
+
+    def attention(self, **arguments: Any) -> None:
+        from mnnconvert.runtime_ref.opencl.attention import append
+
+        append(self, **arguments)
+
+    def copied(self, tensor: Tensor, view: np.ndarray) -> Tensor:
+        made = self.tensor(view.shape)
+        self.copy(tensor, view, made, self.seen(made))
+        return made
+
+    def chained(self, chain: Chain, tensors: Sequence[Tensor]) -> Tensor:
+        made, kernel = self.tensor(chain.shape), generate(chain, self.lanes)
+        operands = {f"x{i}": tensor for i, tensor in enumerate(tensors)}
+        self.call(KERNEL, kernel.size, text=kernel.text, **operands, y0=made, **kernel.numbers)
+        return made
 
     def take_back(self, tensor: Tensor, source: Tensor) -> bool:
         for step in reversed(self.steps):

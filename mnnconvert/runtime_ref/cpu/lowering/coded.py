@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from mnnconvert.ir import F32, CodedTensor, CodedWeights, Node, Tensor, TransposedMatrix, Value
+from mnnconvert.ir import F32, CodedWeights, Node, Value
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.matmul import MatMul
+from mnnconvert.runtime_ref.coded import coded_kernel, coded_rows
 from mnnconvert.runtime_ref.cpu.library import Library, Pool
 from mnnconvert.runtime_ref.cpu.lower import Lowering
 from mnnconvert.runtime_ref.cpu.lowering.matmul import FIRST
@@ -77,7 +78,7 @@ def coded_convolution(ctx: Lowering, node: Node) -> bool:
     """A convolution with a kernel of 1 x 1 and coded weights: of vectors a matrix product, else on blocked maps."""
     op, (x, weight, *rest) = node.op, node.inputs
     assert isinstance(op, Convolution)
-    coded = _coded_kernel(op, weight.tensor)
+    coded = coded_kernel(op, weight.tensor)
     if coded is None or 0 in ctx.shape(x):
         return False
     outputs, columns = coded.shape
@@ -92,20 +93,6 @@ def coded_convolution(ctx: Lowering, node: Node) -> bool:
     ctx.call("coded_product", **_weights(ctx, weight, coded), **place, x=source, bias=bias, residual=residual, y=y,
              **epilogue.params)  # fmt: skip
     return True
-
-
-def coded_rows(tensor: Tensor | None, transposed: bool) -> CodedWeights | None:
-    """The codes of a right operand if each column of results has a row of codes."""
-    if isinstance(tensor, TransposedMatrix):
-        tensor, transposed = tensor.source, not transposed
-    fits = isinstance(tensor, CodedTensor) and transposed and tensor.shape == tensor.coded.shape
-    return tensor.coded if fits else None  # type: ignore[union-attr]
-
-
-def _coded_kernel(op: Convolution, tensor: Tensor | None) -> CodedWeights | None:
-    if not isinstance(tensor, CodedTensor) or op.group > 1 or any(op.pads):
-        return None
-    return tensor.coded if tensor.shape == (*tensor.coded.shape, 1, 1) else None
 
 
 def _weights(ctx: Lowering, value: Value, coded: CodedWeights) -> dict[str, Any]:

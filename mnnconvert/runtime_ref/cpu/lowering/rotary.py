@@ -23,8 +23,8 @@ from mnnconvert.ops.gather import GatherV2
 from mnnconvert.ops.shape import VIEWS
 from mnnconvert.ops.slicing import Slice, StridedSlice
 from mnnconvert.runtime_ref import movement
+from mnnconvert.runtime_ref.attention import as_rows
 from mnnconvert.runtime_ref.cpu.lower import Lowering, finds
-from mnnconvert.runtime_ref.cpu.lowering.attention import as_rows
 from mnnconvert.runtime_ref.lower import Sizes
 from mnnconvert.runtime_ref.products import geometry, source_of
 

@@ -9,11 +9,14 @@ from mnnconvert.ops.convolution import Convolution
 from mnnconvert.runtime_ref import products
 from mnnconvert.runtime_ref.lower import LAST
 from mnnconvert.runtime_ref.opencl.lower import Lowering, lowers
+from mnnconvert.runtime_ref.opencl.lowering.coded import coded_convolution
 from mnnconvert.runtime_ref.opencl.lowering.spatial import spatial_convolution
 
 
 @lowers(Convolution)
 def convolution(ctx: Lowering, node: Node) -> bool:
+    if coded_convolution(ctx, node):
+        return True
     return products.dense(ctx, node) or _pointwise(ctx, node) or spatial_convolution(ctx, node)
 
 
