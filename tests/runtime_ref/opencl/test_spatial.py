@@ -4,6 +4,8 @@ and devices of other shapes.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from op_samples import close
@@ -14,6 +16,7 @@ from mnnconvert.ops.deconvolution import Deconvolution
 from mnnconvert.ops.elementwise import Binary, Unary
 from mnnconvert.ops.pooling import Pooling, Pooling3D
 from mnnconvert.ops.resample import CUBIC, LINEAR, NEAREST, NEAREST_ROUND, Interp
+from mnnconvert.ops.vision import GridSample
 from mnnconvert.runtime_ref.opencl import device as devices
 from mnnconvert.runtime_ref.opencl.cache import Folder
 from mnnconvert.runtime_ref.opencl.lowering import winograd
@@ -218,3 +221,38 @@ def test_neighbours_are_copies():
     x = noise(1, 9, 4, 4)
     x[0, :, 1, 2], x[0, :, 2, 2], x[0, :, 3, 3] = np.nan, -np.inf, -0.0
     check(Interp(resize_type=NEAREST), x, np.array([1, 9, 7, 3], np.int32), bound=0)
+
+
+def check_samples(op, x, points):
+    builder = Builder(Graph())
+    builder.output(builder.add(op, builder.input("x", F32, x.shape), builder.input("p", F32, points.shape)), "y")
+    feeds = {"x": x, "p": points}
+    with np.errstate(all="ignore"):
+        want = Session(builder.graph, "reference").run(feeds)["y"]
+    session = Session(builder.graph, "opencl")
+    assert close(session.run(feeds)["y"], want, BOUND)
+    assert not session.fallbacks
+
+
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("padding", ["ZEROS", "CLAMP"])
+@pytest.mark.parametrize("mode", ["BILINEAR", "NEAREST"])
+def test_samples_at_points(mode, padding, align):
+    op = GridSample(mode=mode, padding=padding, align_corners=align)
+    for shape, places in [
+        ((1, 1, 1, 1), (3, 1)),
+        ((2, 17, 5, 6), (31, 3)),
+        ((1, 73, 6, 3), (1, 5)),
+        ((2, 3, 3, 4, 5), (2, 9, 7)),
+    ]:
+        points = np.random.default_rng(2).uniform(-1.4, 1.4, (shape[0], *places, len(shape) - 2)).astype(F32)
+        points[0].reshape(-1)[:3] = -1, 1, 0
+        check_samples(op, noise(*shape), points)
+
+
+@pytest.mark.parametrize("mode", ["BILINEAR", "NEAREST"])
+def test_samples_far_away_and_nowhere(mode):
+    x = noise(1, 3, 4, 5)
+    x[0, 0, 0, 0] = np.inf  # does not leak into what is outside
+    far = np.array(list(itertools.product([1e30, -1e30, np.inf, np.nan], repeat=2)), F32).reshape(1, 1, -1, 2)
+    check_samples(GridSample(mode=mode), x, far)
