@@ -8,6 +8,7 @@ import itertools
 
 import numpy as np
 import pytest
+from one_op import check
 from op_samples import close
 
 from mnnconvert.ir import F32, Builder, CodedTensor, CodedWeights, Graph
@@ -20,33 +21,26 @@ from mnnconvert.ops.vision import GridSample
 from mnnconvert.runtime_ref.opencl import device as devices
 from mnnconvert.runtime_ref.opencl.cache import Folder
 from mnnconvert.runtime_ref.opencl.lowering import winograd
-from mnnconvert.runtime_ref.opencl.tuning import Tuning
 from mnnconvert.runtime_ref.session import Session
 
 BOUND = 2e-5
 
 
-def check(op, x, *constants, residual=False, activation="", bound=BOUND, **options):
-    """op(x, constants) + residual and an activation are what the definition says, without a fallback; the session."""
+def fused(op, x, *constants):
+    """The graph of op(x, constants), with a residual and an activation behind it; and what to feed."""
     builder = Builder(Graph())
-    value = builder.input("x", F32, x.shape)
-    y = builder.add(op, value, *(builder.constant(c) for c in constants), name="y0")
-    feeds = {"x": x}
-    if residual:
-        r = builder.input("r", F32, tuple(y.shape))
-        feeds["r"] = np.random.default_rng(1).standard_normal(y.shape, dtype=np.float32)
-        y = builder.add(Binary("ADD"), y, r, name="y1")
-    if activation:
-        y = builder.add(Unary(activation), y, name="y2")
-    builder.output(y, "y")
-    with np.errstate(all="ignore"):
-        want = Session(builder.graph, "reference").run(feeds)["y"]
-    session = Session(builder.graph, "opencl", **options)
-    got, again = session.run(feeds)["y"], session.run(feeds)["y"]
-    assert got.tobytes() == again.tobytes()
-    assert close(got, want, bound)
-    assert not session.fallbacks
-    return session
+    y = builder.add(op, builder.input("x", F32, x.shape), *(builder.constant(c) for c in constants))
+    r = np.random.default_rng(1).standard_normal(y.shape, dtype=np.float32)
+    builder.output(builder.add(Unary("SILU"), builder.add(Binary("ADD"), y, builder.input("r", F32, r.shape))), "y")
+    return builder.graph, {"x": x, "r": r}
+
+
+def check_fused(op, x, *constants, bound=BOUND, **options):
+    """It is what the definitions say, and computed by kernels."""
+    graph, feeds = fused(op, x, *constants)
+    session = Session(graph, "opencl", **options)
+    assert close(session.run(feeds)["y"], Session(graph, "reference").run(feeds)["y"], bound)
+    assert session.fallbacks == {}
 
 
 @pytest.fixture
@@ -93,8 +87,8 @@ def test_convolution(n, inputs, outputs, h, w, kernel, attributes, lanes, limite
     op, x = Convolution(**attributes), noise(n, inputs, h, w)
     taps = weights(outputs, inputs // op.group, *kernel)
     if lanes == 8:
-        check(op, x, taps)
-    check(op, x, taps, noise(outputs), residual=True, activation="SILU")
+        check(op, x, taps, bound=BOUND)
+    check_fused(op, x, taps, noise(outputs))
 
 
 @pytest.mark.parametrize("attributes", [{"strides": (2, 2)}, {"group": 12}])
@@ -106,38 +100,17 @@ def test_what_is_not_finite_stays_with_the_windows_that_meet_it(attributes):
     check(Deconvolution(pads=(1, 1, 1, 1), **attributes), x, weights(12, 12 // op.group, 3, 3))
 
 
-@pytest.fixture
-def chosen(monkeypatch):
-    """Makes sessions take a variant of everything that has so many, and counts how often."""
-
-    def take(number):
-        taken = []
-
-        def best(self, variants, time):
-            taken.append(min(number, len(variants) - 1))
-            return taken[-1]
-
-        monkeypatch.setattr(Tuning, "best", best)
-        return taken
-
-    return take
-
-
 @pytest.mark.parametrize("shape", [(1, 8, 4, 4), (2, 17, 7, 13), (1, 33, 16, 5), (3, 24, 56, 30)])
 @pytest.mark.parametrize("outputs", [8, 21])
-def test_every_way_to_convolve_agrees(shape, outputs, chosen):
-    x, taps, bias = noise(*shape), weights(outputs, shape[1], 3, 3), noise(outputs)
-    for number in range(3):
-        taken = chosen(number)
-        check(Convolution(pads=(1, 0, 1, 2)), x, taps, bias, residual=True, activation="SILU")
-        assert taken == [number]
-
-
-def test_bands_of_winograd_follow_one_another(monkeypatch, chosen):
-    monkeypatch.setattr(winograd, "BAND", 1)
-    for number in range(3):
-        chosen(number)
-        check(Convolution(pads=(1, 1, 1, 1)), noise(2, 16, 25, 21), weights(16, 16, 3, 3))
+@pytest.mark.parametrize("band", [winograd.BAND, 1])
+def test_every_way_to_convolve_agrees(shape, outputs, band, monkeypatch, variants):
+    monkeypatch.setattr(winograd, "BAND", band)
+    op = Convolution(pads=(1, 0, 1, 2))
+    graph, feeds = fused(op, noise(*shape), weights(outputs, shape[1], 3, 3), noise(outputs))
+    want, number = Session(graph, "reference").run(feeds)["y"], 0
+    for number, got in variants(graph, feeds):
+        assert close(got["y"], want, BOUND), number
+    assert number == 2  # directly, and two sizes of tiles
 
 
 def test_tuning_measures_all_launches_of_a_variant(tmp_path, monkeypatch, device):
@@ -153,7 +126,7 @@ def test_tuning_measures_all_launches_of_a_variant(tmp_path, monkeypatch, device
 )
 def test_halves(op):
     x, taps = noise(1, 24, 20, 20), weights(24, 24 // op.group, 3, 3)
-    check(op, x, taps, noise(24), activation="GELU", bound=5e-3, precision="half")
+    check(op, x, taps, noise(24), bound=5e-3, precision="half")
 
 
 @pytest.mark.parametrize(("bits", "group"), [(8, 1), (4, 1), (8, 24)])
@@ -163,7 +136,7 @@ def test_codes_of_weights_are_decoded(bits, group):
     codes = rng.integers(-half, half, (24, columns), np.int8)
     scale = rng.uniform(0.005, 0.02, (24, columns // 9)).astype(np.float32)
     tensor = CodedTensor(CodedWeights(codes, scale, None, bits), shape)
-    check(Convolution(pads=(1, 1, 1, 1), group=group), noise(1, 24, 12, 9), tensor, noise(24))
+    check_fused(Convolution(pads=(1, 1, 1, 1), group=group), noise(1, 24, 12, 9), tensor, noise(24))
 
 
 DECONVOLUTIONS = [  # images, inputs, outputs, height, width, kernel, attributes
@@ -184,8 +157,8 @@ def test_deconvolution(n, inputs, outputs, h, w, kernel, attributes, lanes, limi
     op, x = Deconvolution(**attributes), noise(n, inputs, h, w)
     taps = weights(inputs, outputs // op.group, *kernel)
     if lanes == 8:
-        check(op, x, taps)
-    check(op, x, taps, noise(outputs), residual=True, activation="SILU")
+        check(op, x, taps, bound=BOUND)
+    check_fused(op, x, taps, noise(outputs))
 
 
 @pytest.mark.parametrize("function", ["MAXPOOL", "AVEPOOL"])
@@ -223,17 +196,6 @@ def test_neighbours_are_copies():
     check(Interp(resize_type=NEAREST), x, np.array([1, 9, 7, 3], np.int32), bound=0)
 
 
-def check_samples(op, x, points):
-    builder = Builder(Graph())
-    builder.output(builder.add(op, builder.input("x", F32, x.shape), builder.input("p", F32, points.shape)), "y")
-    feeds = {"x": x, "p": points}
-    with np.errstate(all="ignore"):
-        want = Session(builder.graph, "reference").run(feeds)["y"]
-    session = Session(builder.graph, "opencl")
-    assert close(session.run(feeds)["y"], want, BOUND)
-    assert not session.fallbacks
-
-
 @pytest.mark.parametrize("align", [False, True])
 @pytest.mark.parametrize("padding", ["ZEROS", "CLAMP"])
 @pytest.mark.parametrize("mode", ["BILINEAR", "NEAREST"])
@@ -247,7 +209,7 @@ def test_samples_at_points(mode, padding, align):
     ]:
         points = np.random.default_rng(2).uniform(-1.4, 1.4, (shape[0], *places, len(shape) - 2)).astype(F32)
         points[0].reshape(-1)[:3] = -1, 1, 0
-        check_samples(op, noise(*shape), points)
+        check(op, [noise(*shape), points], bound=BOUND)
 
 
 @pytest.mark.parametrize("mode", ["BILINEAR", "NEAREST"])
@@ -255,4 +217,4 @@ def test_samples_far_away_and_nowhere(mode):
     x = noise(1, 3, 4, 5)
     x[0, 0, 0, 0] = np.inf  # does not leak into what is outside
     far = np.array(list(itertools.product([1e30, -1e30, np.inf, np.nan], repeat=2)), F32).reshape(1, 1, -1, 2)
-    check_samples(GridSample(mode=mode), x, far)
+    check(GridSample(mode=mode), [x, far], bound=BOUND)
