@@ -39,7 +39,7 @@ typedef float real;
 
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); ++i)
 
-// Up to V elements: no more than `left`.
+// Up to V elements: no more than `left`, and zeros behind.
 static floatV load_real(global const real *p, int left)
 {
     if (left >= V) return LOADV(p, 0);
@@ -59,8 +59,6 @@ static void store_real(floatV x, global real *p, int left)
 }
 
 static int up(int n, int unit) { return (n + unit - 1) / unit; }
-
-// Up to V elements: `left` of them, and zeros behind.
 
 static float lanes_sum(floatV x)
 {
