@@ -41,7 +41,7 @@ typedef float real;
 #define INLINE __attribute__((always_inline)) static
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); ++i)
 
-// Up to V elements: no more than `left`.
+// Up to V elements: no more than `left`, and zeros behind.
 static floatV load_real(global const real *p, int left)
 {
     if (left >= V) return LOADV(p, 0);
