@@ -21,7 +21,7 @@ from mnnconvert.frontends.llm.families import decoder_of
 from mnnconvert.frontends.llm.tokenizer import Tokenizer, read_tokenizer
 from mnnconvert.ir import F16, F32, CastTensor, CodedForm, CodedLater, HalfTensor, Node, Tensor
 from mnnconvert.ir.coded import fitting_block
-from mnnconvert.quantizers.apply import code_rows
+from mnnconvert.quantizers.apply import code_rows, form_of
 from mnnconvert.quantizers.expected import expected_power
 from mnnconvert.quantizers.recipe import Setting
 from mnnconvert.quantizers.statistics import Statistics
@@ -278,7 +278,7 @@ def coded_later(
         problem = f"no block of up to {setting.block} divides the {columns} inputs of '{name}'"
         raise ConversionError.of("llm-block", problem, hint="choose --quant_block so that it does, or 0 for none")
     settled = replace(setting, block=block)
-    form = CodedForm((rows, columns), setting.bits, columns // block if block else 1, setting.symmetric)
+    form = form_of(rows, columns, settled)
     return CodedLater(tensor, (rows, columns), form, lambda: code_rows(tensor, rows, settled, statistics()))
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import BytesIO
@@ -68,10 +69,23 @@ class _LongVector:
 
     @cached_property
     def digest(self) -> bytes:
-        """Identifies the content; computed only when another vector has the same size."""
+        """Identifies the content; computed only when another vector has the same size and begins alike."""
         sink = _DigestSink()
         self.write_to(cast(BinaryIO, sink))
         return sink.hash.digest()
+
+    @cached_property
+    def beginning(self) -> bytes:
+        """The first bytes; the rest is not made, or not read, for them."""
+        sink = _BeginningSink()
+        with suppress(_FullError):
+            self.write_to(cast(BinaryIO, sink))
+        return bytes(sink.data)
+
+    def equals(self, other: _LongVector) -> bool:
+        """Whether both hold the same bytes; of those that are made only once nobody asks."""
+        once = any(getattr(v.value, "made_once", False) for v in (self, other))
+        return not once and self.beginning == other.beginning and self.digest == other.digest
 
     def write_to(self, stream: BinaryIO) -> None:
         if isinstance(self.value, np.ndarray):
@@ -86,6 +100,21 @@ class _DigestSink:
 
     def write(self, data: bytes) -> int:
         self.hash.update(data)
+        return memoryview(data).nbytes
+
+
+class _FullError(Exception):
+    """The sink has all that it wants."""
+
+
+class _BeginningSink:
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def write(self, data: bytes) -> int:
+        self.data += memoryview(data)[: LONG - len(self.data)]
+        if len(self.data) == LONG:
+            raise _FullError
         return memoryview(data).nbytes
 
 
@@ -230,7 +259,7 @@ class _Layout:
         if known is None:
             vector = _LongVector(value, value.nbytes, itemsize)
             peers = self._long_by_size.setdefault((itemsize, vector.nbytes), [])
-            known = next((peer for peer in peers if peer.digest == vector.digest), vector)
+            known = next((peer for peer in peers if peer.equals(vector)), vector)
             if known is vector:
                 peers.append(vector)
                 self.long.append(vector)

@@ -7,11 +7,11 @@ in an `external` vector, whose layout differs by table (see `ExternalFile.place`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from mnnconvert.errors import ConversionError
 from mnnconvert.ir import F16, F32, ArrayTensor, CodedLater, CodedTensor, FileTensor, HalfTensor, LazyTensor, Tensor
 from mnnconvert.ir.tensor import row_blocks, write_array
-from mnnconvert.schema import codec, tables
+from mnnconvert.schema import codec, flatbuffer, tables
 from mnnconvert.schema.base import Table
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -124,8 +124,8 @@ class WeightStore:
     def _coding(self, tensor: CodedTensor | CodedLater | HalfTensor) -> _Coding:
         if id(tensor) not in self._codings:
             self._alive.append(tensor)
-            if self.external is not None and not isinstance(tensor, CodedTensor):
-                self._codings[id(tensor)] = _deferred(tensor)
+            if self._defers(tensor):
+                self._codings[id(tensor)] = _deferred(tensor)  # type: ignore[arg-type]
                 return self._codings[id(tensor)]
             if isinstance(tensor, CodedLater):
                 tensor = CodedTensor(tensor.make(), tensor.shape)
@@ -133,6 +133,13 @@ class WeightStore:
             fields = codec.encode(tensor.coded) if coded else codec.encode_half(tensor.stored.numpy())  # type: ignore[union-attr]
             self._codings[id(tensor)] = _Coding.of(fields)
         return self._codings[id(tensor)]
+
+    def _defers(self, tensor: CodedTensor | CodedLater | HalfTensor) -> bool:
+        """Whether codes are computed when they are written. Inside the model file only what is long is written late,
+        and the numbers of codes are known after these."""
+        if self.external is not None:
+            return not isinstance(tensor, CodedTensor)
+        return isinstance(tensor, CodedLater) and tensor.form.nbytes_numbers >= flatbuffer.LONG
 
     def _embed_coded(self, table: tables.Convolution2D, coding: _Coding, bias: Tensor) -> None:
         """`external` of a coded weight: [offset, buffer, alpha, bias, index] bytes."""
@@ -144,7 +151,7 @@ class WeightStore:
         quan.buffer = coding.buffer
         if quan.scaleStorage == tables.ScaleStorageType.FP16:
             quan.alphaFp16 = coding.alpha
-        elif coding.alpha.size:
+        elif coding.alpha.nbytes:
             quan.alpha = coding.alpha
         table.bias = self.vector(bias)
 
@@ -193,6 +200,8 @@ class _Coding:
 class _Part:
     """Bytes that are made when they are written."""
 
+    made_once: ClassVar[bool] = True
+
     nbytes: int
     write_to: Callable[[BinaryIO], None]
 
@@ -202,19 +211,34 @@ def _deferred(tensor: CodedLater | HalfTensor) -> _Coding:
     if isinstance(tensor, HalfTensor):
         fields = codec.IDSTFields(type=codec.HALF, buffer=_NOTHING)
         return _Coding(_Part(tensor.nbytes, partial(_write_half, tensor)), _NOTHING, _scalars(fields))
-    form, numbers = tensor.form, list[np.ndarray]()
+    made = _Made(tensor)
+    parts = _Part(tensor.form.nbytes_codes, made.write_codes), _Part(tensor.form.nbytes_numbers, made.write_numbers)
+    return _Coding(*parts, _scalars(codec.described(tensor.form, tensor.from_zero)))
 
-    def write_codes(stream: BinaryIO) -> None:
-        fields = codec.encode(tensor.make(), tensor.from_zero)
-        alpha = fields.alphaFp16 if fields.alphaFp16 is not None else fields.alpha
-        numbers.append(_NOTHING if alpha is None else alpha)
-        write_array(fields.buffer, stream)
 
-    def write_numbers(stream: BinaryIO) -> None:
-        write_array(numbers.pop(), stream)
+class _Made:
+    """Codes that are computed, packed and written some rows at a time; their numbers stay until they follow."""
 
-    parts = _Part(form.nbytes_codes, write_codes), _Part(form.nbytes_numbers, write_numbers)
-    return _Coding(*parts, _scalars(codec.described(form, tensor.from_zero)))
+    def __init__(self, tensor: CodedLater):
+        self.tensor = tensor
+        self.numbers: list[np.ndarray] = []
+
+    def write_codes(self, stream: BinaryIO) -> None:
+        write_array(codec.header(self.tensor.form), stream)
+        for piece in codec.packed(self._codes(), self.tensor.form.bits):
+            write_array(piece, stream)
+
+    def _codes(self) -> Iterator[np.ndarray]:
+        self.numbers = []
+        for part in self.tensor.parts():
+            self.numbers.append(codec.numbers(part, self.tensor.from_zero))
+            yield part.codes
+
+    def write_numbers(self, stream: BinaryIO) -> None:
+        if not self.numbers:
+            raise RuntimeError("the numbers of codes are known when these have been written")
+        while self.numbers:
+            write_array(self.numbers.pop(0), stream)
 
 
 def _write_half(tensor: HalfTensor, stream: BinaryIO) -> None:
