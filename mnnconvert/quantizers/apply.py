@@ -32,6 +32,7 @@ from mnnconvert.quantizers.statistics import Statistics
 LARGEST_HALF = 65504.0
 LARGE = 1 << 16  # weights of a matrix from which on its codes are worth computing late
 WEIGHTED = ("lsq", "gptq")  # methods that ask how much a column counts
+IN_CACHE = 1 << 16  # weights that are compared at a time
 SAMPLED_ROWS = 64
 SAMPLED_ELEMENTS = 1 << 18
 Progress = Callable[[float], None]
@@ -180,10 +181,14 @@ class _Error:
         self.noise = self.power = 0.0
 
     def add(self, coded: CodedWeights, rows: np.ndarray) -> None:
-        flat = np.ascontiguousarray(rows, np.float32).reshape(-1)
-        difference = coded.decode().reshape(-1) - flat
-        self.noise += float(np.vdot(difference, difference))
-        self.power += float(np.vdot(flat, flat))
+        step = max(1, IN_CACHE // coded.shape[1])
+        for start in range(0, coded.shape[0], step):
+            stop = min(start + step, coded.shape[0])
+            flat = np.ascontiguousarray(rows[start:stop], np.float32).reshape(-1)
+            difference = coded.decode_rows(start, stop).reshape(-1)
+            difference -= flat
+            self.noise += float(np.vdot(difference, difference))
+            self.power += float(np.vdot(flat, flat))
 
     @property
     def relative(self) -> float:
