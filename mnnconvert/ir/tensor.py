@@ -286,7 +286,9 @@ class ReshapedTensor(_Sized):
 
 
 def transposed(matrix: Tensor) -> Tensor:
-    """The transpose of a matrix as a view; that of a transpose is its source."""
+    """The transpose of a matrix as a view; that of a transpose is its source, and casts are done last."""
+    if isinstance(matrix, CastTensor):
+        return CastTensor(transposed(matrix.source), matrix.dtype)
     return matrix.source if isinstance(matrix, TransposedMatrix) else TransposedMatrix(matrix)
 
 
@@ -302,6 +304,8 @@ def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
         return replace(tensor, shape=shape)
     if isinstance(tensor, HalfTensor):
         return HalfTensor(reshaped(tensor.stored, shape))
+    if isinstance(tensor, CastTensor):
+        return CastTensor(reshaped(tensor.source, shape), tensor.dtype)
     return ReshapedTensor(tensor, shape)
 
 
@@ -474,6 +478,31 @@ def content_digest(tensor: Tensor) -> bytes:
     digest.write(f"{tensor.dtype}{tensor.shape}".encode())
     tensor.write_to(digest)  # type: ignore[arg-type]
     return digest.hash.digest()
+
+
+def picked(data: object, count: int) -> np.ndarray | None:
+    """`count` elements spread over the data in row order (all of fewer); None where they would have to be computed."""
+    size = getattr(data, "size", 0)
+    return _elements(data, np.linspace(0, size - 1, min(count, size)).astype(np.int64)) if size else None
+
+
+def _elements(data: object, places: np.ndarray) -> np.ndarray | None:
+    """The elements at these places in row order."""
+    if isinstance(data, np.ndarray):
+        return data[np.unravel_index(places, data.shape)]
+    if isinstance(data, ArrayTensor):
+        return _elements(data.array, places)
+    if isinstance(data, FileTensor):
+        return np.concatenate([data.read(place, place + 1) for place in places.tolist()])
+    if isinstance(data, ReshapedTensor):
+        return _elements(data.source, places)
+    if isinstance(data, TransposedMatrix):
+        row, column = np.divmod(places, data.shape[1])
+        return _elements(data.source, column * data.shape[0] + row)
+    if isinstance(data, CastTensor):
+        found = _elements(data.source, places)
+        return None if found is None else found.astype(data.dtype)
+    return None
 
 
 def fingerprint(tensor: Tensor) -> tuple[object, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -10,7 +11,7 @@ import numpy as np
 from mnnconvert.errors import MnnConvertError
 from mnnconvert.ir import (
     F16,
-    ArrayTensor,
+    CastTensor,
     CodedForm,
     CodedLater,
     CodedTensor,
@@ -197,10 +198,12 @@ class _Error:
 
 def half(source: Tensor) -> Tensor:
     """A tensor stored as float16; left as it is when a value would overflow to infinity."""
-    array = source.numpy()
-    if array.size and not np.abs(array[np.isfinite(array)]).max(initial=0) <= LARGEST_HALF:
+    if isinstance(source, CastTensor) and source.source.dtype == F16:
+        return HalfTensor(source.source)
+    rows = source.shape[0] if source.shape else 1
+    if any(np.abs(x[np.isfinite(x)]).max(initial=0) > LARGEST_HALF for x in row_blocks(source, rows)):
         return source
-    return HalfTensor(LazyTensor(source, lambda a: a.astype(F16), F16, tuple(source.shape)))
+    return HalfTensor(CastTensor(source, F16))
 
 
 def halve_constants(graph: Graph) -> int:
@@ -212,9 +215,10 @@ def halve_constants(graph: Graph) -> int:
             tensor = value.tensor
             if (
                 id(value) in embedded
-                or not isinstance(tensor, ArrayTensor)
+                or tensor is None
+                or isinstance(tensor, CodedTensor | CodedLater | HalfTensor)
                 or tensor.dtype != np.float32
-                or tensor.size < 2
+                or math.prod(tensor.shape) < 2
             ):
                 continue
             value.tensor = half(tensor)

@@ -10,21 +10,19 @@ internals document (https://flatbuffers.dev/internals/).
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from io import BytesIO
 from mmap import mmap
-from typing import Any, BinaryIO, NoReturn, TypeVar, cast, overload
+from typing import Any, BinaryIO, NoReturn, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mnnconvert.errors import ConversionError
 from mnnconvert.schema.base import Payload, Table
+from mnnconvert.schema.content import Content, write_payload
 from mnnconvert.schema.plan import MAX_DEPTH, OFFSET, Column, columns
 from mnnconvert.schema.tables import Net
 
@@ -59,73 +57,11 @@ def layout_size(root: Table) -> int:
 
 
 @dataclass
-class _LongVector:
+class _LongVector(Content):
     """A vector at the end of the file and the places that refer to it."""
 
-    value: NDArray[Any] | Payload
-    nbytes: int
     itemsize: int
     references: list[int] = field(default_factory=list)
-
-    @cached_property
-    def digest(self) -> bytes:
-        """Identifies the content; computed only when another vector has the same size and begins alike."""
-        sink = _DigestSink()
-        self.write_to(cast(BinaryIO, sink))
-        return sink.hash.digest()
-
-    @cached_property
-    def beginning(self) -> bytes:
-        """The first bytes; the rest is not made, or not read, for them."""
-        sink = _BeginningSink()
-        with suppress(_FullError):
-            self.write_to(cast(BinaryIO, sink))
-        return bytes(sink.data)
-
-    def equals(self, other: _LongVector) -> bool:
-        """Whether both hold the same bytes; of those that are made only once nobody asks."""
-        once = any(getattr(v.value, "made_once", False) for v in (self, other))
-        return not once and self.beginning == other.beginning and self.digest == other.digest
-
-    def write_to(self, stream: BinaryIO) -> None:
-        if isinstance(self.value, np.ndarray):
-            stream.write(np.ascontiguousarray(self.value).reshape(-1).view(np.uint8).data)
-        else:
-            _write_payload(self.value, stream)
-
-
-class _DigestSink:
-    def __init__(self) -> None:
-        self.hash = hashlib.blake2b(digest_size=16)
-
-    def write(self, data: bytes) -> int:
-        self.hash.update(data)
-        return memoryview(data).nbytes
-
-
-class _FullError(Exception):
-    """The sink has all that it wants."""
-
-
-class _BeginningSink:
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def write(self, data: bytes) -> int:
-        self.data += memoryview(data)[: LONG - len(self.data)]
-        if len(self.data) == LONG:
-            raise _FullError
-        return memoryview(data).nbytes
-
-
-class _CountingStream:
-    def __init__(self, stream: BinaryIO) -> None:
-        self.stream = stream
-        self.count = 0
-
-    def write(self, data: bytes) -> int:
-        self.count += memoryview(data).nbytes
-        return self.stream.write(data)
 
 
 @dataclass(frozen=True)
@@ -300,15 +236,8 @@ def _content(value: NDArray[Any] | Payload) -> bytes:
     if isinstance(value, np.ndarray):
         return value.tobytes()
     stream = BytesIO()
-    _write_payload(value, stream)
+    write_payload(value, stream)
     return stream.getvalue()
-
-
-def _write_payload(value: Payload, stream: BinaryIO) -> None:
-    counter = _CountingStream(stream)
-    value.write_to(cast(BinaryIO, counter))
-    if counter.count != value.nbytes:
-        raise RuntimeError(f"{value!r} wrote {counter.count} bytes, not the {value.nbytes} it promised")
 
 
 def _gap(position: int, itemsize: int) -> int:
