@@ -472,6 +472,13 @@ class _Digest:
         return len(data)
 
 
+def file_of(tensor: Tensor | None) -> Path | None:
+    """The file in which the data of a tensor lie, or those of which it is made; None where they are in memory."""
+    while tensor is not None and not isinstance(tensor, FileTensor):
+        tensor = getattr(tensor, "source", None) or getattr(tensor, "stored", None)
+    return None if tensor is None else tensor.path
+
+
 def content_digest(tensor: Tensor) -> bytes:
     """A digest of element type, shape and data."""
     digest = _Digest()

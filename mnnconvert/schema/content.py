@@ -34,7 +34,7 @@ class Content:
     @cached_property
     def sample(self) -> NDArray[Any] | None:
         """Some elements; None where they are not to be had without the others."""
-        return picked(self.value, PICKED)
+        return picked(getattr(self.value, "like", self.value), PICKED)
 
     @cached_property
     def digest(self) -> bytes:

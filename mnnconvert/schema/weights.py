@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -177,15 +177,14 @@ class WeightStore:
                 return self._codings[id(tensor)]
             if isinstance(tensor, CodedLater):
                 tensor = CodedTensor(tensor.make(), tensor.shape)
-            coded = isinstance(tensor, CodedTensor)
-            fields = codec.encode(tensor.coded) if coded else codec.encode_half(tensor.stored.numpy())  # type: ignore[union-attr]
-            self._codings[id(tensor)] = _Coding.of(fields)
+            assert isinstance(tensor, CodedTensor)
+            self._codings[id(tensor)] = _Coding.of(codec.encode(tensor.coded))
         return self._codings[id(tensor)]
 
     def _defers(self, tensor: CodedTensor | CodedLater | HalfTensor) -> bool:
         """Whether codes are computed when they are written. Inside the model file only what is long is written late,
         and the numbers of codes are known after these."""
-        if self.external is not None:
+        if self.external is not None or isinstance(tensor, HalfTensor):
             return not isinstance(tensor, CodedTensor)
         return isinstance(tensor, CodedLater) and tensor.form.nbytes_numbers >= flatbuffer.LONG
 
@@ -246,19 +245,22 @@ class _Coding:
 
 @dataclass(eq=False)
 class _Part:
-    """Bytes that are made when they are written."""
-
-    made_once: ClassVar[bool] = True
+    """Bytes that are made when they are written, of elements `like` those of a tensor, or of codes."""
 
     nbytes: int
     write_to: Callable[[BinaryIO], None]
+    like: Tensor | None = None
+
+    @property
+    def made_once(self) -> bool:
+        return self.like is None
 
 
 def _deferred(tensor: CodedLater | HalfTensor) -> _Coding:
     """A coding whose parts are computed one after the other while the file is written."""
     if isinstance(tensor, HalfTensor):
         fields = codec.IDSTFields(type=codec.HALF, buffer=_NOTHING)
-        return _Coding(_Part(tensor.nbytes, partial(_write_half, tensor)), _NOTHING, _scalars(fields))
+        return _Coding(_Part(tensor.nbytes, partial(_write_half, tensor), tensor.stored), _NOTHING, _scalars(fields))
     made = _Made(tensor)
     parts = _Part(tensor.form.nbytes_codes, made.write_codes), _Part(tensor.form.nbytes_numbers, made.write_numbers)
     return _Coding(*parts, _scalars(codec.described(tensor.form, tensor.from_zero)))
