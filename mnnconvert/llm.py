@@ -198,11 +198,12 @@ class _LlmConversion:
     def _described(self, tokenizer: Tokenizer, table: list[int] | None) -> dict[str, Any]:
         """llm_config.json: what MNN's runtime has to know of the model."""
         decoder = self.decoder
+        positions = [n for n in (self.checkpoint.config.get("max_position_embeddings"), decoder.positions) if n]
         described: dict[str, Any] = {
             "model_type": self.report.family, "hidden_size": decoder.width, "layer_nums": decoder.layers,
             "attention_mask": "float", "attention_type": "mix" if decoder.window else "full",
             "key_value_shape": [2, 1, 0, decoder.groups, decoder.size], "is_visual": False, "is_single": True,
-            "max_position_embeddings": self.checkpoint.config.get("max_position_embeddings"),
+            "max_position_embeddings": min(positions, default=None),
             **tokenizer.described(),
         }  # fmt: skip
         if decoder.window:

@@ -72,7 +72,8 @@ class PackedLinear:
         ):
             self._bad(f"scales {list(self.scales.shape)} for {inputs} inputs and {outputs} outputs")
         if self.g_idx is not None and not np.array_equal(self.g_idx.numpy(), np.arange(inputs) // block):
-            _refuse(f"the groups of '{self.name}' are not in the order of its inputs (desc_act)",
+            _refuse(f"the groups of '{self.name}' are not in the order of its inputs (desc_act), "
+                    "and a block of an MNN file is of inputs that follow one another",
                     "quantize it again with desc_act=False, or start from the float checkpoint")  # fmt: skip
         symmetric = bool((self._zero == 1 << (self.packing.bits - 1)).all())
         form = CodedForm((outputs, inputs), self.packing.bits, groups, symmetric)
