@@ -76,6 +76,15 @@ def write_llm(folder: Path, gigabytes: float) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
 
 
+def write(kind: str, folder: Path, gigabytes: float) -> None:
+    """Write a model. Run in a process of its own: the peak of a process counts what the one held that started it."""
+    folder.mkdir()
+    if kind == "llm":
+        write_llm(folder, gigabytes)
+    else:
+        write_onnx(folder, max(1, round(gigabytes * 1e9 / WEIGHT_BYTES)))
+
+
 def write_safetensors(path: Path, weights: dict[str, tuple[int, ...]]) -> None:
     """A file of float16 weights of these shapes."""
     header, at = {}, 0
@@ -158,12 +167,8 @@ def commands(kind: str, folder: Path, made: Path) -> list[list[str]]:
 def run(kind: str, gigabytes: float, rounds: int, scratch: Path) -> None:
     """Measure one kind, A B A B ..., and print medians."""
     folder, made = scratch / kind, scratch / "made"
-    for path in (folder, made):
-        path.mkdir()
-    if kind == "llm":
-        write_llm(folder, gigabytes)
-    else:
-        write_onnx(folder, max(1, round(gigabytes * 1e9 / WEIGHT_BYTES)))
+    made.mkdir()
+    subprocess.run([sys.executable, __file__, "--write", kind, str(folder), str(gigabytes)], check=True)
     size = sum(path.stat().st_size for path in folder.iterdir())
     pairs = [[measure(command) for command in commands(kind, folder, made)] for _ in range(rounds)]
     ours, alone = (
@@ -183,8 +188,12 @@ def main() -> None:
     parser.add_argument("--kind", choices=("onnx", "llm"), action="append", help="only this one (repeatable)")
     parser.add_argument("--gigabytes", type=float, default=6.0)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--write", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--alone", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.write:
+        write(arguments.write[0], Path(arguments.write[1]), float(arguments.write[2]))
+        return
     if arguments.alone:
         quantize_alone(arguments.alone[0], Path(arguments.alone[1]))
         return

@@ -24,6 +24,7 @@ from mnnconvert.ir.types import F32
 CHUNK = 16 << 20  # bytes moved at a time when data are streamed
 CACHE_LINE = 64  # bytes
 BANDS_AT_ONCE = 16  # of rows that are transposed before their pages are let go
+SAMPLED = 16  # elements looked at before two tensors are compared
 SAMPLE = 4096  # bytes looked at on either end before a whole tensor is hashed
 
 
@@ -470,6 +471,15 @@ class _Digest:
     def write(self, data: bytes) -> int:
         self.hash.update(data)
         return len(data)
+
+
+def equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same type, shape and bytes; neither is held whole for it."""
+    if one is other:
+        return True
+    samples = [picked(tensor, SAMPLED) for tensor in (one, other)]
+    known = [x.tobytes() for x in samples if x is not None]
+    return (len(known) < 2 or known[0] == known[1]) and content_digest(one) == content_digest(other)
 
 
 def file_of(tensor: Tensor | None) -> Path | None:

@@ -10,10 +10,8 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mnnconvert.ir.tensor import picked
+from mnnconvert.ir.tensor import SAMPLED, picked
 from mnnconvert.schema.base import Payload
-
-PICKED = 16  # elements that are looked at before vectors of one size are compared
 
 
 @dataclass
@@ -34,7 +32,7 @@ class Content:
     @cached_property
     def sample(self) -> NDArray[Any] | None:
         """Some elements; None where they are not to be had without the others."""
-        return picked(getattr(self.value, "like", self.value), PICKED)
+        return picked(getattr(self.value, "like", self.value), SAMPLED)
 
     @cached_property
     def digest(self) -> bytes:
