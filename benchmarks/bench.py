@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 SCRATCH = ROOT / ".bench"
 OCR = ROOT / ".models/rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx"
 OURS, PEER = "mnnconvert", "MNN 3.6.1"
+FOUR_BITS = ("--weightQuantBits", "4", "--weightQuantBlock", "64")
 
 
 def ours(*words: str) -> list[str]:
@@ -47,10 +48,10 @@ def conversion(source: Path, *options: str) -> dict[str, list[str]]:
 
 
 def large_model() -> Path:
-    """The 1 GB model, made once, in a process of its own: a child's peak counts what its parent holds."""
-    path = SCRATCH / "large.onnx"
+    """The 1.4 GB model, made once, in a process of its own: a child's peak counts what its parent holds."""
+    path = SCRATCH / "large/large.onnx"
     if not path.exists():
-        subprocess.run([sys.executable, str(ROOT / "benchmarks/large_model.py"), str(SCRATCH)], check=True)
+        subprocess.run([sys.executable, str(ROOT / "benchmarks/large_model.py"), str(path.parent)], check=True)
     return path
 
 
@@ -68,14 +69,16 @@ CASES = (
     Case("ocr", 3, lambda: conversion(OCR)),
     Case("ocr-8bit", 3, lambda: conversion(OCR, "--weightQuantBits", "8")),
     Case("large", 2, lambda: conversion(large_model(), "--saveExternalData")),
+    Case("large-4bit", 2, lambda: conversion(large_model(), "--saveExternalData", *FOUR_BITS)),
 )
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of wall time, megabytes (10^6 bytes) of peak resident memory."""
+    """Seconds of wall time and of the CPU, megabytes (10^6 bytes) of peak resident memory."""
 
     seconds: float
+    cpu: float
     megabytes: float
 
 
@@ -91,7 +94,7 @@ class Result:
     def ratios(self) -> Cost:
         """Ours divided by the peer's: below 1 is better."""
         a, b = self.costs[OURS], self.costs[PEER]
-        return Cost(a.seconds / b.seconds, a.megabytes / b.megabytes)
+        return Cost(a.seconds / b.seconds, a.cpu / b.cpu, a.megabytes / b.megabytes)
 
 
 def measure(command: list[str]) -> Cost:
@@ -110,7 +113,7 @@ def measure(command: list[str]) -> Cost:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         raise SystemExit(f"{command} ended with {process.returncode}:\n{log.read_text(errors='replace')}")
-    return Cost(seconds, usage.ru_maxrss * 1024 / 1e6)
+    return Cost(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e6)
 
 
 def run(case: Case, rounds: int) -> Result:
@@ -124,7 +127,8 @@ def run(case: Case, rounds: int) -> Result:
 
 
 def median(costs: list[Cost]) -> Cost:
-    return Cost(statistics.median(c.seconds for c in costs), statistics.median(c.megabytes for c in costs))
+    names = ("seconds", "cpu", "megabytes")
+    return Cost(*(statistics.median(getattr(cost, name) for cost in costs) for name in names))
 
 
 def print_table(results: list[Result]) -> None:
@@ -132,11 +136,12 @@ def print_table(results: list[Result]) -> None:
     from rich.table import Table
 
     table = Table(title=f"Medians; ratio is {OURS} / {PEER}, below 1 is better")
-    for column in ("Case", "Rounds", "Our s", "MNN s", "Ratio", "Our MB", "MNN MB", "Ratio"):
+    columns = ("Our s", "MNN s", "Ratio", "Our CPU s", "MNN CPU s", "Ratio", "Our MB", "MNN MB", "Ratio")
+    for column in ("Case", "Rounds", *columns):
         table.add_column(column, justify="left" if column == "Case" else "right")
     for r in results:
         a, b, ratio = r.costs[OURS], r.costs[PEER], r.ratios
-        times = f"{a.seconds:.2f}", f"{b.seconds:.2f}", f"{ratio.seconds:.2f}"
+        times = (f"{x:.2f}" for x in (a.seconds, b.seconds, ratio.seconds, a.cpu, b.cpu, ratio.cpu))
         table.add_row(
             r.case, str(r.rounds), *times, f"{a.megabytes:.0f}", f"{b.megabytes:.0f}", f"{ratio.megabytes:.2f}"
         )

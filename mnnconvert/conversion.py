@@ -341,7 +341,7 @@ class Conversion:
         progress = partial(self.progress, "quantize")
         apply_plan(tables, progress)
         if self.options.data is None:
-            apply_plan(others, progress)
+            apply_plan(others, progress, later=True)
         else:
             self._calibrate(graph, others, Path(self.options.data))
         expand_tables(graph, tables)

@@ -21,7 +21,7 @@ from mnnconvert.frontends.llm.families import decoder_of
 from mnnconvert.frontends.llm.tokenizer import Tokenizer, read_tokenizer
 from mnnconvert.ir import F16, F32, CastTensor, CodedForm, CodedLater, HalfTensor, Node, Tensor
 from mnnconvert.ir.coded import fitting_block
-from mnnconvert.quantizers.apply import code_rows
+from mnnconvert.quantizers.apply import code_rows, form_of
 from mnnconvert.quantizers.expected import expected_power
 from mnnconvert.quantizers.recipe import Setting
 from mnnconvert.quantizers.statistics import Statistics
@@ -198,11 +198,12 @@ class _LlmConversion:
     def _described(self, tokenizer: Tokenizer, table: list[int] | None) -> dict[str, Any]:
         """llm_config.json: what MNN's runtime has to know of the model."""
         decoder = self.decoder
+        positions = [n for n in (self.checkpoint.config.get("max_position_embeddings"), decoder.positions) if n]
         described: dict[str, Any] = {
             "model_type": self.report.family, "hidden_size": decoder.width, "layer_nums": decoder.layers,
             "attention_mask": "float", "attention_type": "mix" if decoder.window else "full",
             "key_value_shape": [2, 1, 0, decoder.groups, decoder.size], "is_visual": False, "is_single": True,
-            "max_position_embeddings": self.checkpoint.config.get("max_position_embeddings"),
+            "max_position_embeddings": min(positions, default=None),
             **tokenizer.described(),
         }  # fmt: skip
         if decoder.window:
@@ -278,7 +279,7 @@ def coded_later(
         problem = f"no block of up to {setting.block} divides the {columns} inputs of '{name}'"
         raise ConversionError.of("llm-block", problem, hint="choose --quant_block so that it does, or 0 for none")
     settled = replace(setting, block=block)
-    form = CodedForm((rows, columns), setting.bits, columns // block if block else 1, setting.symmetric)
+    form = form_of(rows, columns, settled)
     return CodedLater(tensor, (rows, columns), form, lambda: code_rows(tensor, rows, settled, statistics()))
 
 

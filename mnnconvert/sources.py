@@ -207,8 +207,9 @@ def _open(shape: Shape | None) -> str:
 
 def bytes_on_disk(source: Path, graph: Graph) -> int:
     """Bytes of the model file (or of all in its folder) and of the external files that its weights lie in."""
-    from mnnconvert.ir import FileTensor
+    from mnnconvert.ir.tensor import file_of
 
-    files = {v.tensor.path for g in graph.graphs() for v in g.constants() if isinstance(v.tensor, FileTensor)}
+    found = (file_of(v.tensor) for g in graph.graphs() for v in g.constants())
+    files = {path for path in found if path is not None}
     files.update(source.rglob("*") if source.is_dir() else [source])
     return sum(f.stat().st_size for f in files if f.is_file())

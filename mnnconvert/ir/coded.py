@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -157,6 +157,22 @@ class CodedWeights:
         if self.minimum is not None:
             weights += self.minimum[start:stop, :, None]
         return weights.reshape(codes.shape)
+
+
+def gathered(form: CodedForm, parts: Iterable[CodedWeights]) -> CodedWeights:
+    """Weights of this form, from blocks of their consecutive rows. ValueError where these are too many or too few."""
+    codes = np.empty(form.shape, np.int8)
+    scale = np.empty((form.shape[0], form.blocks), np.float32)
+    minimum = None if form.symmetric else np.empty_like(scale)
+    end = 0
+    for part in parts:
+        start, end = end, end + part.shape[0]
+        codes[start:end], scale[start:end] = part.codes, part.scale
+        if minimum is not None:
+            minimum[start:end] = part.minimum
+    if end != form.shape[0]:
+        raise ValueError(f"{end} rows of codes for {form.shape[0]}")
+    return CodedWeights(codes, scale, minimum, form.bits, form.half_scales)
 
 
 def fitting_block(channels: int, wanted: int) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 
 from mnnconvert.ir import (
     ArrayTensor,
+    CastTensor,
     CodedTensor,
     FileTensor,
     Graph,
@@ -71,7 +72,7 @@ class ShareConstants(GraphPass):
     def change(self, graph: Graph, notes: Notes) -> int:
         views = _duplicates(graph.constants(), _identity)
         forward(graph, views)
-        plain = [v for v in graph.constants() if isinstance(v.tensor, ArrayTensor | FileTensor)]
+        plain = [v for v in graph.constants() if isinstance(v.tensor, ArrayTensor | FileTensor | CastTensor)]
         copies: dict[Value, Value] = {}
         for group in _alike(plain):
             copies |= _duplicates(group, content_digest)
@@ -101,6 +102,8 @@ def _identity(tensor: Tensor) -> Hashable:
         return "transposed", _identity(tensor.source)
     if isinstance(tensor, ReshapedTensor):
         return "reshaped", tensor.shape, _identity(tensor.source)
+    if isinstance(tensor, CastTensor):
+        return "cast", str(tensor.dtype), _identity(tensor.source)
     if isinstance(tensor, CodedTensor):
         return "coded", id(tensor.coded), tensor.shape
     return "tensor", id(tensor)

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
 from mnnconvert.errors import MnnConvertError
-from mnnconvert.ir import F16, ArrayTensor, CodedTensor, CodedWeights, Graph, HalfTensor, LazyTensor, Tensor, Value
+from mnnconvert.ir import (
+    F16,
+    CastTensor,
+    CodedForm,
+    CodedLater,
+    CodedTensor,
+    CodedWeights,
+    Graph,
+    HalfTensor,
+    LazyTensor,
+    Tensor,
+    Value,
+)
+from mnnconvert.ir.coded import gathered
 from mnnconvert.ir.tensor import row_blocks
 from mnnconvert.quantizers.expected import expected_power
 from mnnconvert.quantizers.methods import METHODS
@@ -18,24 +31,46 @@ from mnnconvert.quantizers.recipe import Setting
 from mnnconvert.quantizers.statistics import Statistics
 
 LARGEST_HALF = 65504.0
+LARGE = 1 << 16  # weights of a matrix from which on its codes are worth computing late
 WEIGHTED = ("lsq", "gptq")  # methods that ask how much a column counts
+IN_CACHE = 1 << 16  # weights that are compared at a time
 SAMPLED_ROWS = 64
 SAMPLED_ELEMENTS = 1 << 18
 Progress = Callable[[float], None]
 
 
-def apply_plan(layers: Iterable[LayerPlan], progress: Progress | None = None) -> None:
-    """Store the weights of all layers that are to be changed, without data, and note the error of each."""
-    todo = [x for x in layers if x.changed]
-    done: dict[tuple[Tensor | None, Setting], LayerPlan] = {}
-    for i, layer in enumerate(todo):
-        first = done.setdefault((layer.weight.tensor, layer.resolved), layer)
-        if first is layer:
-            code_layer(layer, expected(layer) if layer.setting.method in WEIGHTED else None)
+def apply_plan(layers: Iterable[LayerPlan], progress: Progress | None = None, later: bool = False) -> None:
+    """Store the weights of all layers that are to be changed, without data, and note the error of each.
+
+    With `later`, large weights are coded only when they are written, and their errors known then: a model whose codes
+    take more than the memory can be converted.
+    """
+    groups: dict[tuple[Tensor | None, Setting], list[LayerPlan]] = {}
+    for layer in layers:
+        if layer.changed:
+            groups.setdefault((layer.weight.tensor, layer.resolved), []).append(layer)
+    known = [expected(group[0]) if group[0].setting.method in WEIGHTED else None for group in groups.values()]
+    ticks = _Ticks(len(groups), progress or (lambda fraction: None))
+    for group, statistics in zip(groups.values(), known, strict=True):
+        first, *others = group
+        if later and not first.half and first.rows * first.columns >= LARGE:
+            _code_later(group, statistics, ticks)
         else:
-            share(first, layer)
-        if progress is not None:
-            progress((i + 1) / len(todo))
+            code_layer(first, statistics)
+            ticks.tick()
+        for other in others:
+            share(first, other)
+
+
+class _Ticks:
+    """Counts weights that are done, each once, and tells the share of all."""
+
+    def __init__(self, count: int, progress: Progress):
+        self.count, self.progress, self.done = count, progress, 0
+
+    def tick(self) -> None:
+        self.done = min(self.done + 1, self.count)  # a weight may be coded twice
+        self.progress(self.done / self.count)
 
 
 def expected(layer: LayerPlan) -> Statistics | None:
@@ -72,6 +107,28 @@ def code_layer(layer: LayerPlan, statistics: Statistics | None = None) -> None:
     _store(layer, CodedTensor(coded, tuple(source.shape)))
 
 
+def _code_later(layers: Sequence[LayerPlan], statistics: Statistics | None, ticks: _Ticks) -> None:
+    """Let layers that share a weight have codes that are computed, and whose error is noted, when they are written."""
+    first, source = layers[0], layers[0].weight.tensor
+    assert source is not None
+
+    def parts() -> Iterator[CodedWeights]:
+        error = _Error()
+        with naming(first.name):
+            yield from code_rows(source, first.rows, first.resolved, statistics, error.add)
+        for layer in layers:
+            layer.error = error.relative
+        ticks.tick()
+
+    _store(first, CodedLater(source, tuple(source.shape), form_of(first.rows, first.columns, first.resolved), parts))
+
+
+def form_of(rows: int, columns: int, setting: Setting) -> CodedForm:
+    """The form of the codes of a matrix; the block of the setting counts columns."""
+    blocks = columns // setting.block if setting.block else 1
+    return CodedForm((rows, columns), setting.bits, blocks, setting.symmetric, setting.half_scales)
+
+
 @contextmanager
 def naming(layer: str) -> Iterator[None]:
     """Errors from inside say which layer they are about."""
@@ -86,8 +143,8 @@ def naming(layer: str) -> Iterator[None]:
 def _code(layer: LayerPlan, source: Tensor, statistics: Statistics | None) -> tuple[CodedWeights, float]:
     """The codes of a layer, and the relative root mean square error of the whole."""
     error = _Error()
-    coded = code_rows(source, layer.rows, layer.resolved, statistics, error.add)
-    return coded, error.relative
+    parts = code_rows(source, layer.rows, layer.resolved, statistics, error.add)
+    return gathered(form_of(layer.rows, layer.columns, layer.resolved), parts), error.relative
 
 
 def code_rows(
@@ -96,22 +153,14 @@ def code_rows(
     setting: Setting,
     statistics: Statistics | None = None,
     look: Callable[[CodedWeights, np.ndarray], None] | None = None,
-) -> CodedWeights:
+) -> Iterator[CodedWeights]:
     """Codes for a weight, block of rows by block of rows. The block of the setting counts columns; `look` is shown the
     codes of each block of rows and the numbers they stand for."""
-    columns = math.prod(source.shape) // rows
-    codes = np.empty((rows, columns), np.int8)
-    scales, minima, start = [], [], 0
     for part in row_blocks(source, rows):
         made = METHODS[setting.method](part, setting, statistics)
-        codes[start : start + len(part)] = made.codes
-        scales.append(made.scale)
-        minima.append(made.minimum)
         if look is not None:
             look(made, part)
-        start += len(part)
-    minimum = None if setting.symmetric else np.concatenate([m for m in minima if m is not None])
-    return CodedWeights(codes, np.concatenate(scales), minimum, setting.bits, setting.half_scales)
+        yield made
 
 
 def predict(layer: LayerPlan) -> float:
@@ -133,10 +182,14 @@ class _Error:
         self.noise = self.power = 0.0
 
     def add(self, coded: CodedWeights, rows: np.ndarray) -> None:
-        flat = np.ascontiguousarray(rows, np.float32).reshape(-1)
-        difference = coded.decode().reshape(-1) - flat
-        self.noise += float(np.vdot(difference, difference))
-        self.power += float(np.vdot(flat, flat))
+        step = max(1, IN_CACHE // coded.shape[1])
+        for start in range(0, coded.shape[0], step):
+            stop = min(start + step, coded.shape[0])
+            flat = np.ascontiguousarray(rows[start:stop], np.float32).reshape(-1)
+            difference = coded.decode_rows(start, stop).reshape(-1)
+            difference -= flat
+            self.noise += float(np.vdot(difference, difference))
+            self.power += float(np.vdot(flat, flat))
 
     @property
     def relative(self) -> float:
@@ -145,10 +198,12 @@ class _Error:
 
 def half(source: Tensor) -> Tensor:
     """A tensor stored as float16; left as it is when a value would overflow to infinity."""
-    array = source.numpy()
-    if array.size and not np.abs(array[np.isfinite(array)]).max(initial=0) <= LARGEST_HALF:
+    if isinstance(source, CastTensor) and source.source.dtype == F16:
+        return HalfTensor(source.source)
+    rows = source.shape[0] if source.shape else 1
+    if any(np.abs(x[np.isfinite(x)]).max(initial=0) > LARGEST_HALF for x in row_blocks(source, rows)):
         return source
-    return HalfTensor(LazyTensor(source, lambda a: a.astype(F16), F16, tuple(source.shape)))
+    return HalfTensor(CastTensor(source, F16))
 
 
 def halve_constants(graph: Graph) -> int:
@@ -160,9 +215,10 @@ def halve_constants(graph: Graph) -> int:
             tensor = value.tensor
             if (
                 id(value) in embedded
-                or not isinstance(tensor, ArrayTensor)
+                or tensor is None
+                or isinstance(tensor, CodedTensor | CodedLater | HalfTensor)
                 or tensor.dtype != np.float32
-                or tensor.size < 2
+                or math.prod(tensor.shape) < 2
             ):
                 continue
             value.tensor = half(tensor)

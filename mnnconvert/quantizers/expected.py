@@ -8,7 +8,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from mnnconvert.ir import F32, Node, Value
+from mnnconvert.ir import F32, Node, Tensor, Value
 from mnnconvert.ir.tensor import row_blocks
 from mnnconvert.ops.activation import ELU, ReLU, ReLU6
 from mnnconvert.ops.convolution import Convolution, activate
@@ -88,11 +88,7 @@ class _Samples:
         x = None if start is None or weight is None else self.channels(start, layers - 1)
         if x is None or weight is None or not all(v.is_constant for v in node.inputs[1:]):
             return None
-        moments, parts = (x.mean(axis=1), x.var(axis=1)), list(row_blocks(weight, len(place.index)))
-        mean, variance = (
-            np.concatenate([np.asarray(rows, np.float32) ** power @ moment for rows in parts])
-            for power, moment in enumerate(moments, 1)
-        )
+        mean, variance = _sums(weight, len(place.index), x.mean(axis=1), x.var(axis=1))
         for bias in node.inputs[2:]:
             mean += np.asarray(bias.constant, np.float32).reshape(-1)
         assert isinstance(node.op, Convolution)
@@ -114,3 +110,13 @@ class _Samples:
         count = math.prod(s if isinstance(s, int) else 0 for s in sizes)
         per_channel = len(place.axes) == 1 and axis >= 0 and sizes[axis] == count == len(place.index)
         return np.asarray(value.constant, np.float32).reshape(-1, 1) if per_channel or count == 1 else None
+
+
+def _sums(weight: Tensor, rows: int, mean: Floats, variance: Floats) -> tuple[Floats, Floats]:
+    """Mean and variance [rows] of the sums that a matrix makes of independent numbers; of a large one in pieces."""
+    means, variances = [], []
+    for block in row_blocks(weight, rows):
+        floats = np.asarray(block, np.float32)
+        means.append(floats @ mean)
+        variances.append(np.square(floats) @ variance)
+    return np.concatenate(means), np.concatenate(variances)

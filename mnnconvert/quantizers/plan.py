@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from mnnconvert.errors import ConversionError, Diagnostic, UsageError
 from mnnconvert.ir import CodedTensor, Graph, HalfTensor, Node, Tensor, Value
 from mnnconvert.ir.coded import fitting_block
+from mnnconvert.ir.tensor import equal, reshaped
 from mnnconvert.ops.gather import Gather, GatherV2
 from mnnconvert.ops.matmul import CONVERTED
 from mnnconvert.quantizers.recipe import Recipe, Setting
@@ -131,8 +130,8 @@ def _tied(table: LayerPlan, layer: LayerPlan) -> bool:
     """Whether a layer multiplies by the numbers of a table, whose rows are its outputs."""
     if layer.is_table or tuple(layer.weight.shape or ())[:2] != (table.rows, table.columns):
         return False
-    ours, theirs = table.weight.constant, layer.weight.constant
-    return ours is not None and theirs is not None and np.array_equal(ours.ravel(), theirs.ravel())
+    ours, theirs = table.weight.tensor, layer.weight.tensor
+    return ours is not None and theirs is not None and equal(ours, reshaped(theirs, tuple(ours.shape)))
 
 
 def _refuse_unmatched(nodes: Sequence[Node], recipe: Recipe) -> None:

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 
 class Payload(Protocol):
-    """The elements of a scalar vector that need not be in memory at once."""
+    """The elements of a scalar vector that need not be in memory at once.
+
+    One with a true attribute `made_once` is too dear to be written only to compare it with others. An attribute `like`
+    is a tensor of the same elements, some of which are cheap to look at.
+    """
 
     @property
     def nbytes(self) -> int:

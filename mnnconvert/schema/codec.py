@@ -7,8 +7,9 @@ of it: a length, count or position that does not fit is a `bad-weight-coding` er
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,22 +74,49 @@ def described(form: CodedForm, from_zero: bool = False) -> IDSTFields:
 
 
 def encode(coded: CodedWeights, from_zero: bool = False) -> IDSTFields:
-    """The dense form: dimensions, the full signed codebook, packed codes; scales beside it, as `described`."""
+    """The dense form: header, packed codes; scales beside it, as `described`."""
     form = coded.form
-    header = np.concatenate([
+    buffer = np.empty(form.nbytes_codes, np.uint8)
+    buffer[: form.nbytes_head] = header(form)
+    pack(coded.codes, coded.bits, buffer[form.nbytes_head :])
+    alpha = numbers(coded, from_zero)
+    if coded.half_scales:
+        return replace(described(form, from_zero), buffer=buffer, alphaFp16=alpha)
+    return replace(described(form, from_zero), buffer=buffer, alpha=alpha)
+
+
+def header(form: CodedForm) -> Bytes:
+    """What stands before the packed codes: dimensions, and the full signed codebook."""
+    return np.concatenate([
         np.array([2], np.uint8),
         np.array((form.grids, form.block), "<u4" if form.wide else "<u2").view(np.uint8),
         np.array([(1 << form.bits) & 0xFF], np.uint8),
         np.arange(form.lowest, -form.lowest).astype(np.int8).view(np.uint8),
     ])  # fmt: skip
-    buffer = np.empty(form.nbytes_codes, np.uint8)
-    buffer[: len(header)] = header
-    pack(coded.codes, coded.bits, buffer[len(header) :])
-    numbers = coded.scale if coded.minimum is None else _pairs(coded, coded.minimum, from_zero)
-    if coded.half_scales:
-        half = numbers.ravel().astype(np.float16).view(np.uint16)
-        return replace(described(form, from_zero), buffer=buffer, alphaFp16=half)
-    return replace(described(form, from_zero), buffer=buffer, alpha=numbers.ravel())
+
+
+def numbers(coded: CodedWeights, from_zero: bool = False) -> NDArray[Any]:
+    """The scales, or pairs of minimum and scale, of all blocks in a row: float32, or the bits of float16 as uint16."""
+    found = coded.scale if coded.minimum is None else _pairs(coded, coded.minimum, from_zero)
+    return found.ravel().astype(np.float16).view(np.uint16) if coded.half_scales else found.ravel()
+
+
+def packed(parts: Iterable[Codes], bits: int) -> Iterator[Bytes]:
+    """Codes that come in parts, packed as those of one array are: what does not fill bytes waits for the next part."""
+    rest = np.empty(0, np.int8)
+    for part in parts:
+        flat = part.reshape(-1)
+        codes = np.concatenate([rest, flat]) if rest.size else flat
+        whole = codes.size // 8 * 8
+        yield _packed_array(codes[:whole], bits)
+        rest = codes[whole:].copy()
+    yield _packed_array(rest, bits)
+
+
+def _packed_array(codes: Codes, bits: int) -> Bytes:
+    out = np.empty((codes.size * bits + 7) // 8, np.uint8)
+    pack(codes, bits, out)
+    return out
 
 
 def _pairs(coded: CodedWeights, minimum: Floats, from_zero: bool) -> Floats:

@@ -10,20 +10,19 @@ internals document (https://flatbuffers.dev/internals/).
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from io import BytesIO
 from mmap import mmap
-from typing import Any, BinaryIO, NoReturn, TypeVar, cast, overload
+from typing import Any, BinaryIO, NoReturn, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mnnconvert.errors import ConversionError
 from mnnconvert.schema.base import Payload, Table
+from mnnconvert.schema.content import Content, write_payload
 from mnnconvert.schema.plan import MAX_DEPTH, OFFSET, Column, columns
 from mnnconvert.schema.tables import Net
 
@@ -58,45 +57,11 @@ def layout_size(root: Table) -> int:
 
 
 @dataclass
-class _LongVector:
+class _LongVector(Content):
     """A vector at the end of the file and the places that refer to it."""
 
-    value: NDArray[Any] | Payload
-    nbytes: int
     itemsize: int
     references: list[int] = field(default_factory=list)
-
-    @cached_property
-    def digest(self) -> bytes:
-        """Identifies the content; computed only when another vector has the same size."""
-        sink = _DigestSink()
-        self.write_to(cast(BinaryIO, sink))
-        return sink.hash.digest()
-
-    def write_to(self, stream: BinaryIO) -> None:
-        if isinstance(self.value, np.ndarray):
-            stream.write(np.ascontiguousarray(self.value).reshape(-1).view(np.uint8).data)
-        else:
-            _write_payload(self.value, stream)
-
-
-class _DigestSink:
-    def __init__(self) -> None:
-        self.hash = hashlib.blake2b(digest_size=16)
-
-    def write(self, data: bytes) -> int:
-        self.hash.update(data)
-        return memoryview(data).nbytes
-
-
-class _CountingStream:
-    def __init__(self, stream: BinaryIO) -> None:
-        self.stream = stream
-        self.count = 0
-
-    def write(self, data: bytes) -> int:
-        self.count += memoryview(data).nbytes
-        return self.stream.write(data)
 
 
 @dataclass(frozen=True)
@@ -230,7 +195,7 @@ class _Layout:
         if known is None:
             vector = _LongVector(value, value.nbytes, itemsize)
             peers = self._long_by_size.setdefault((itemsize, vector.nbytes), [])
-            known = next((peer for peer in peers if peer.digest == vector.digest), vector)
+            known = next((peer for peer in peers if peer.equals(vector)), vector)
             if known is vector:
                 peers.append(vector)
                 self.long.append(vector)
@@ -271,15 +236,8 @@ def _content(value: NDArray[Any] | Payload) -> bytes:
     if isinstance(value, np.ndarray):
         return value.tobytes()
     stream = BytesIO()
-    _write_payload(value, stream)
+    write_payload(value, stream)
     return stream.getvalue()
-
-
-def _write_payload(value: Payload, stream: BinaryIO) -> None:
-    counter = _CountingStream(stream)
-    value.write_to(cast(BinaryIO, counter))
-    if counter.count != value.nbytes:
-        raise RuntimeError(f"{value!r} wrote {counter.count} bytes, not the {value.nbytes} it promised")
 
 
 def _gap(position: int, itemsize: int) -> int:

@@ -7,8 +7,8 @@ in an `external` vector, whose layout differs by table (see `ExternalFile.place`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,10 +17,22 @@ import ml_dtypes
 import numpy as np
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.ir import F16, F32, ArrayTensor, CodedLater, CodedTensor, FileTensor, HalfTensor, LazyTensor, Tensor
+from mnnconvert.ir import (
+    F16,
+    F32,
+    ArrayTensor,
+    CodedLater,
+    CodedTensor,
+    FileTensor,
+    HalfTensor,
+    LazyTensor,
+    ReshapedTensor,
+    Tensor,
+)
 from mnnconvert.ir.tensor import row_blocks, write_array
-from mnnconvert.schema import codec, tables
+from mnnconvert.schema import codec, flatbuffer, tables
 from mnnconvert.schema.base import Table
+from mnnconvert.schema.content import Content
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 VECTORS = {"float32": "float32s", "int32": "int32s", "uint8": "uint8s", "int8": "int8s"}
@@ -40,34 +52,64 @@ def in_memory(vector: Any) -> np.ndarray:
     return np.asarray(vector)
 
 
-@dataclass
 class ExternalFile:
-    """Collects what goes to the external weight file; equal parts given twice (by identity) are placed once."""
+    """Collects what goes to the external weight file. Equal parts are one part, and what follows one another in one
+    place is not stored again for those who want it alone."""
 
-    parts: list[Any] = field(default_factory=list)
-    size: int = 0
-    placed: dict[tuple[int, ...], int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.size = 0
+        self._asked: dict[tuple[int, ...], list[np.ndarray]] = {}  # by the numbers of parts
+        self._parts: list[Content] = []
+        self._numbers: dict[int, int] = {}  # of parts, by identity
+        self._alike: dict[int, list[int]] = {}  # numbers of parts, by bytes
+        self._order: list[int] = []
 
     def place(self, *parts: Any) -> np.ndarray:
-        """[offset, bytes of each part ...] for parts that follow one another."""
-        key = tuple(id(p) for p in parts)
-        if key not in self.placed:
-            self.placed[key] = self.size
-            self.parts += parts
-            self.size += sum(p.nbytes for p in parts)
-        return np.array([self.placed[key], *(p.nbytes for p in parts)], np.int64)
+        """[offset, bytes of each part ...] for parts that follow one another; the offset is known after `settle`."""
+        numbers = tuple(self._number(part) for part in parts)
+        place = np.array([-1, *(part.nbytes for part in parts)], np.int64)
+        self._asked.setdefault(numbers, []).append(place)
+        return place
+
+    def _number(self, part: Any) -> int:
+        if id(part) not in self._numbers:
+            content = Content(part, part.nbytes)
+            peers = self._alike.setdefault(content.nbytes, [])
+            number = next((n for n in peers if self._parts[n].equals(content)), len(self._parts))
+            if number == len(self._parts):
+                peers.append(number)
+            self._parts.append(content)  # also that of an equal one, which keeps its identity valid
+            self._numbers[id(part)] = number
+        return self._numbers[id(part)]
+
+    def settle(self) -> None:
+        """Decide where everything goes, in the order in which it was asked for."""
+        inside: dict[int, tuple[int, ...]] = {}  # what parts alone are found in
+        for numbers in self._asked:
+            for number in numbers if len(numbers) > 1 else ():
+                inside.setdefault(number, numbers)
+        starts: dict[tuple[int, ...], int] = {}
+        for numbers in self._asked:
+            whole = inside.get(numbers[0], numbers) if len(numbers) == 1 else numbers
+            if whole not in starts:
+                starts[whole] = self.size
+                self._order += whole
+                self.size += self._bytes(whole)
+            before = whole[: whole.index(numbers[0])] if whole != numbers else ()
+            for place in self._asked[numbers]:
+                place[0] = starts[whole] + self._bytes(before)
+
+    def _bytes(self, numbers: tuple[int, ...]) -> int:
+        return sum(self._parts[number].nbytes for number in numbers)
 
     def write(self, stream: BinaryIO, progress: Callable[[float], None] | None = None) -> None:
         """Stream all parts in order."""
         written = 0
-        for part in self.parts:
-            written += part.nbytes
+        for number in self._order:
+            written += self._parts[number].nbytes
             if progress is not None:
                 progress(written / self.size)
-            if isinstance(part, np.ndarray):
-                ArrayTensor(part).write_to(stream)
-            else:
-                part.write_to(stream)
+            self._parts[number].write_to(stream)
 
 
 class WeightStore:
@@ -86,6 +128,8 @@ class WeightStore:
                 self._alive.append(tensor)
                 self._vectors[id(tensor)] = LazyTensor(tensor, lambda a: a, F32, tuple(tensor.shape))
             return self._vectors[id(tensor)]
+        if isinstance(tensor, ReshapedTensor):
+            return self.vector(tensor.source)
         if not isinstance(tensor, ArrayTensor):
             return tensor
         if id(tensor.array) not in self._vectors:
@@ -93,12 +137,16 @@ class WeightStore:
             self._vectors[id(tensor.array)] = np.ascontiguousarray(tensor.array).reshape(-1)
         return self._vectors[id(tensor.array)]
 
+    def _bytes(self, tensor: Tensor) -> Any:
+        """What `vector` gives, as bytes."""
+        data = self.vector(tensor)
+        return data.view(np.uint8) if isinstance(data, np.ndarray) else data
+
     def blob(self, tensor: Tensor) -> tables.Blob:
         """The table of a constant. Halves stay inside the model file, as the runtime wants them."""
         dims = np.array(tensor.shape, np.int32)
         if isinstance(tensor, HalfTensor):
-            data = tensor.stored.numpy().reshape(-1).view(np.uint8)
-            return tables.Blob(dims=dims, dataType=tables.DataType.DT_HALF, uint8s=data)
+            return tables.Blob(dims=dims, dataType=tables.DataType.DT_HALF, uint8s=self._bytes(tensor.stored))
         name = str(tensor.dtype)
         if name not in VECTORS:
             raise ConversionError.of("unwritable-type", f"a constant of {name} cannot be written to an MNN file")
@@ -124,15 +172,21 @@ class WeightStore:
     def _coding(self, tensor: CodedTensor | CodedLater | HalfTensor) -> _Coding:
         if id(tensor) not in self._codings:
             self._alive.append(tensor)
-            if self.external is not None and not isinstance(tensor, CodedTensor):
-                self._codings[id(tensor)] = _deferred(tensor)
+            if self._defers(tensor):
+                self._codings[id(tensor)] = _deferred(tensor)  # type: ignore[arg-type]
                 return self._codings[id(tensor)]
             if isinstance(tensor, CodedLater):
                 tensor = CodedTensor(tensor.make(), tensor.shape)
-            coded = isinstance(tensor, CodedTensor)
-            fields = codec.encode(tensor.coded) if coded else codec.encode_half(tensor.stored.numpy())  # type: ignore[union-attr]
-            self._codings[id(tensor)] = _Coding.of(fields)
+            assert isinstance(tensor, CodedTensor)
+            self._codings[id(tensor)] = _Coding.of(codec.encode(tensor.coded))
         return self._codings[id(tensor)]
+
+    def _defers(self, tensor: CodedTensor | CodedLater | HalfTensor) -> bool:
+        """Whether codes are computed when they are written. Inside the model file only what is long is written late,
+        and the numbers of codes are known after these."""
+        if self.external is not None or isinstance(tensor, HalfTensor):
+            return not isinstance(tensor, CodedTensor)
+        return isinstance(tensor, CodedLater) and tensor.form.nbytes_numbers >= flatbuffer.LONG
 
     def _embed_coded(self, table: tables.Convolution2D, coding: _Coding, bias: Tensor) -> None:
         """`external` of a coded weight: [offset, buffer, alpha, bias, index] bytes."""
@@ -144,7 +198,7 @@ class WeightStore:
         quan.buffer = coding.buffer
         if quan.scaleStorage == tables.ScaleStorageType.FP16:
             quan.alphaFp16 = coding.alpha
-        elif coding.alpha.size:
+        elif coding.alpha.nbytes:
             quan.alpha = coding.alpha
         table.bias = self.vector(bias)
 
@@ -191,30 +245,50 @@ class _Coding:
 
 @dataclass(eq=False)
 class _Part:
-    """Bytes that are made when they are written."""
+    """Bytes that are made when they are written, of elements `like` those of a tensor, or of codes."""
 
     nbytes: int
     write_to: Callable[[BinaryIO], None]
+    like: Tensor | None = None
+
+    @property
+    def made_once(self) -> bool:
+        return self.like is None
 
 
 def _deferred(tensor: CodedLater | HalfTensor) -> _Coding:
     """A coding whose parts are computed one after the other while the file is written."""
     if isinstance(tensor, HalfTensor):
         fields = codec.IDSTFields(type=codec.HALF, buffer=_NOTHING)
-        return _Coding(_Part(tensor.nbytes, partial(_write_half, tensor)), _NOTHING, _scalars(fields))
-    form, numbers = tensor.form, list[np.ndarray]()
+        return _Coding(_Part(tensor.nbytes, partial(_write_half, tensor), tensor.stored), _NOTHING, _scalars(fields))
+    made = _Made(tensor)
+    parts = _Part(tensor.form.nbytes_codes, made.write_codes), _Part(tensor.form.nbytes_numbers, made.write_numbers)
+    return _Coding(*parts, _scalars(codec.described(tensor.form, tensor.from_zero)))
 
-    def write_codes(stream: BinaryIO) -> None:
-        fields = codec.encode(tensor.make(), tensor.from_zero)
-        alpha = fields.alphaFp16 if fields.alphaFp16 is not None else fields.alpha
-        numbers.append(_NOTHING if alpha is None else alpha)
-        write_array(fields.buffer, stream)
 
-    def write_numbers(stream: BinaryIO) -> None:
-        write_array(numbers.pop(), stream)
+class _Made:
+    """Codes that are computed, packed and written some rows at a time; their numbers stay until they follow."""
 
-    parts = _Part(form.nbytes_codes, write_codes), _Part(form.nbytes_numbers, write_numbers)
-    return _Coding(*parts, _scalars(codec.described(form, tensor.from_zero)))
+    def __init__(self, tensor: CodedLater):
+        self.tensor = tensor
+        self.numbers: list[np.ndarray] = []
+
+    def write_codes(self, stream: BinaryIO) -> None:
+        write_array(codec.header(self.tensor.form), stream)
+        for piece in codec.packed(self._codes(), self.tensor.form.bits):
+            write_array(piece, stream)
+
+    def _codes(self) -> Iterator[np.ndarray]:
+        self.numbers = []
+        for part in self.tensor.parts():
+            self.numbers.append(codec.numbers(part, self.tensor.from_zero))
+            yield part.codes
+
+    def write_numbers(self, stream: BinaryIO) -> None:
+        if not self.numbers:
+            raise RuntimeError("the numbers of codes are known when these have been written")
+        while self.numbers:
+            write_array(self.numbers.pop(0), stream)
 
 
 def _write_half(tensor: HalfTensor, stream: BinaryIO) -> None:

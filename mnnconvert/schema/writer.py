@@ -210,6 +210,8 @@ def write_model(
     """
     files = ExternalFile() if external else None
     net = NetBuilder(WeightStore(files)).net(graph, biz_code)
+    if files is not None:
+        files.settle()
     if files is None and flatbuffer.layout_size(net) > INLINE_LIMIT:
         return write_model(graph, target, external=True, biz_code=biz_code, progress=progress)
     with staged(target) as path:

@@ -7,8 +7,18 @@ import numpy as np
 import pytest
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.ir import ArrayTensor, CodedTensor, FileTensor, HalfTensor, LazyTensor, ReshapedTensor, TransposedMatrix
-from mnnconvert.ir.tensor import content_digest, fingerprint, row_blocks
+from mnnconvert.ir import (
+    ArrayTensor,
+    CastTensor,
+    CodedTensor,
+    FileTensor,
+    HalfTensor,
+    LazyTensor,
+    ReshapedTensor,
+    TransposedMatrix,
+)
+from mnnconvert.ir.coded import gathered
+from mnnconvert.ir.tensor import content_digest, equal, file_of, fingerprint, picked, row_blocks, transposed
 from mnnconvert.quantizers.rtn import quantize
 
 
@@ -97,3 +107,45 @@ def test_equal_content_has_equal_keys(matrix, in_file):
     other = ArrayTensor(matrix + 1)
     assert fingerprint(ArrayTensor(matrix)) == fingerprint(same) != fingerprint(other)
     assert content_digest(ArrayTensor(matrix)) == content_digest(in_file) != content_digest(other)
+
+
+def test_elements_are_picked_where_they_lie(matrix, in_file):
+    for name, (tensor, want) in tensors(matrix, in_file).items():
+        found = picked(tensor, 5)
+        if name in ("lazy", "half"):
+            assert found is None  # they would have to be computed
+        else:
+            np.testing.assert_array_equal(found, want.reshape(-1)[np.linspace(0, 23, 5).astype(int)])
+    np.testing.assert_array_equal(picked(CastTensor(in_file, np.dtype("f8")), 100), matrix.reshape(-1).astype("f8"))
+    assert picked(np.empty(0), 4) is None
+
+
+def test_tensors_are_equal_by_their_bytes(matrix, in_file):
+    other = matrix.copy()
+    other[3, 1] += 1
+    assert equal(in_file, ArrayTensor(matrix)) and equal(in_file, in_file)
+    assert equal(TransposedMatrix(in_file), ArrayTensor(np.ascontiguousarray(matrix.T)))
+    assert not equal(in_file, ArrayTensor(other))
+    assert not equal(in_file, ReshapedTensor(ArrayTensor(matrix), (24,)))
+    assert not equal(ArrayTensor(matrix), ArrayTensor(matrix.view(np.int32)))
+
+
+def test_casts_are_done_last(matrix, in_file):
+    cast = transposed(CastTensor(in_file, np.dtype("f8")))
+    assert isinstance(cast, CastTensor) and isinstance(cast.source, TransposedMatrix)
+    np.testing.assert_array_equal(cast.numpy(), matrix.T.astype("f8"))
+    assert written(cast) == np.ascontiguousarray(matrix.T).astype("f8").tobytes()
+    assert transposed(cast).source is in_file
+    assert file_of(cast) == in_file.path and file_of(ArrayTensor(matrix)) is None
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_rows_of_codes_are_gathered(symmetric):
+    weights = np.random.default_rng(0).standard_normal((7, 32)).astype(np.float32)
+    whole = quantize(weights, 4, 16, symmetric)
+    parts = [quantize(rows, 4, 16, symmetric) for rows in (weights[:3], weights[3:4], weights[4:])]
+    found = gathered(whole.form, parts)
+    np.testing.assert_array_equal(found.codes, whole.codes)
+    np.testing.assert_array_equal(found.decode(), whole.decode())
+    with pytest.raises(ValueError, match="4 rows of codes for 7"):
+        gathered(whole.form, parts[:2])

@@ -9,7 +9,7 @@ from mnnconvert.errors import ConversionError
 from mnnconvert.ir.coded import CodedWeights
 from mnnconvert.quantizers import rtn
 from mnnconvert.quantizers.blocks import Form, Grids, nearest_codes
-from mnnconvert.schema.codec import IDSTFields, decode, element_count, encode, encode_half
+from mnnconvert.schema.codec import IDSTFields, decode, element_count, encode, encode_half, pack, packed
 
 F = np.float32
 EXAMPLE = np.array([[1, -0.5, 0.25, 0], [2, -1, 0.5, 0]], F)
@@ -289,3 +289,12 @@ def test_no_op_has_so_many_weights(sizes):
         element_count(dataclasses.replace(GOOD, buffer=data(sizes)))
         decode(dataclasses.replace(GOOD, buffer=data(sizes)), 2, 4)
     assert caught.value.diagnostics[0].reference == "bad-weight-coding"
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+@pytest.mark.parametrize("cuts", [[], [8, 64], [1, 2, 3, 5], [0, 13, 13, 170]])
+def test_codes_in_parts_are_packed_as_in_one(bits, cuts):
+    codes = np.random.default_rng(bits).integers(-(2 ** (bits - 1)), 2 ** (bits - 1), 171).astype(np.int8)
+    whole = np.empty((codes.size * bits + 7) // 8, np.uint8)
+    pack(codes, bits, whole)
+    assert b"".join(p.tobytes() for p in packed(np.split(codes, cuts), bits)) == whole.tobytes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mnnconvert.errors import ConversionError
-from mnnconvert.ir import F32, I8, I32, U8, ArrayTensor, LazyTensor, Tensor
+from mnnconvert.ir import F32, I8, I32, U8, ArrayTensor, CastTensor, Tensor
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
@@ -14,7 +14,7 @@ def to_graph_type(tensor: Tensor, name: str) -> Tensor:
     if dtype in (F32, I32, I8, U8):
         return tensor
     if dtype.kind == "f" or dtype.name.startswith(("bfloat", "float")):
-        return LazyTensor(tensor, lambda a: a.astype(F32), F32, tuple(tensor.shape))
+        return CastTensor(tensor, F32)
     array = tensor.numpy()
     if (
         array.size

@@ -72,6 +72,11 @@ class Decoder:
         return max(self.windows)
 
     @property
+    def positions(self) -> int:
+        """How many tokens a text may have for which the positions are right; 0 where these are for any."""
+        return min((r.positions for r in self.rotary if r.positions), default=0)
+
+    @property
     def layers(self) -> int:
         return len(self.windows)
 

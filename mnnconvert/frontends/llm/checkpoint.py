@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -126,11 +127,11 @@ def _halves_apart(tensor: Tensor, heads: int) -> Tensor:
     """The rows of a projection whose heads hold pairs side by side, with first and second of the pairs apart."""
     order = np.arange(tensor.shape[0]).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
     if isinstance(tensor, CodedLater):
-        return replace(tensor, make=partial(_reordered, tensor, order))
+        return replace(tensor, parts=partial(_reordered, tensor, order))
     return LazyTensor(tensor, lambda array: array[order], tensor.dtype, tuple(tensor.shape))
 
 
-def _reordered(tensor: CodedLater, order: np.ndarray) -> CodedWeights:
+def _reordered(tensor: CodedLater, order: np.ndarray) -> Iterator[CodedWeights]:
     coded = tensor.make()
     minimum = None if coded.minimum is None else coded.minimum[order]
-    return CodedWeights(coded.codes[order], coded.scale[order], minimum, coded.bits, coded.half_scales)
+    yield CodedWeights(coded.codes[order], coded.scale[order], minimum, coded.bits, coded.half_scales)

@@ -8,7 +8,7 @@ Layouts: https://github.com/ggml-org/ggml (the structures block_q4_0 to block_q6
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnnconvert.ir import CodedForm, CodedLater, CodedWeights, FileTensor
+from mnnconvert.ir.tensor import row_blocks
 
 Bytes = NDArray[np.uint8]
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray | None]
@@ -49,15 +50,21 @@ def coded(raw: FileTensor, block: Block, shape: tuple[int, ...]) -> CodedLater:
     return CodedLater(raw, shape, form, partial(decode, raw, block, form))
 
 
-def decode(raw: FileTensor, block: Block, form: CodedForm) -> CodedWeights:
-    """The codes of a whole tensor."""
-    records = raw.numpy().reshape(-1).view(block.layout)
+def decode(raw: FileTensor, block: Block, form: CodedForm) -> Iterator[CodedWeights]:
+    """The codes of a tensor, some rows at a time."""
+    for rows in row_blocks(raw, form.shape[0]):
+        yield _decoded(rows, block, form)
+
+
+def _decoded(rows: Bytes, block: Block, form: CodedForm) -> CodedWeights:
+    """The codes of rows [n, bytes of a row]."""
+    records = rows.reshape(-1).view(block.layout)
     codes, scale, minimum = block.split(records)
     if minimum is not None:
         codes = codes.astype(np.int16) - (1 << (block.bits - 1))
-    codes = codes.astype(np.int8, copy=False).reshape(form.shape)
+    codes = codes.astype(np.int8, copy=False).reshape(len(rows), form.shape[1])
     numbers = [None if n is None else np.ascontiguousarray(n, np.float32) for n in (scale, minimum)]
-    grids = [None if n is None else n.reshape(form.shape[0], form.blocks) for n in numbers]
+    grids = [None if n is None else n.reshape(len(rows), form.blocks) for n in numbers]
     assert grids[0] is not None
     return CodedWeights(codes, grids[0], grids[1], block.bits)
 

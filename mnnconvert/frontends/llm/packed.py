@@ -8,9 +8,9 @@ scales are float16 [groups, out] in both (AutoGPTQ's and AutoAWQ's documentation
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -72,11 +72,12 @@ class PackedLinear:
         ):
             self._bad(f"scales {list(self.scales.shape)} for {inputs} inputs and {outputs} outputs")
         if self.g_idx is not None and not np.array_equal(self.g_idx.numpy(), np.arange(inputs) // block):
-            _refuse(f"the groups of '{self.name}' are not in the order of its inputs (desc_act)",
+            _refuse(f"the groups of '{self.name}' are not in the order of its inputs (desc_act), "
+                    "and a block of an MNN file is of inputs that follow one another",
                     "quantize it again with desc_act=False, or start from the float checkpoint")  # fmt: skip
         symmetric = bool((self._zero == 1 << (self.packing.bits - 1)).all())
         form = CodedForm((outputs, inputs), self.packing.bits, groups, symmetric)
-        return CodedLater(self.qweight, (outputs, inputs), form, partial(self._coded))
+        return CodedLater(self.qweight, (outputs, inputs), form, self._coded)
 
     def _sizes(self) -> tuple[int, int]:
         per = 32 // self.packing.bits
@@ -100,11 +101,11 @@ class PackedLinear:
             codes = codes.reshape(len(codes), -1, 8)[:, :, list(AWQ_ORDER)].reshape(len(codes), -1)
         return codes
 
-    def _coded(self) -> CodedWeights:
+    def _coded(self) -> Iterator[CodedWeights]:
         packed = self.qweight.numpy()
         codes = self._unpack(packed.T) if self.packing.method == "gptq" else self._unpack(packed).T
         scale = self.scales.numpy().T.astype(np.float32)
-        return coded(codes, f"uint{self.packing.bits}", scale, self._zero.astype(np.float32))
+        yield coded(codes, f"uint{self.packing.bits}", scale, self._zero.astype(np.float32))
 
     def _bad(self, what: str) -> NoReturn:
         raise ConversionError.of("bad-checkpoint", f"the packed layer '{self.name}' does not fit together: {what}")

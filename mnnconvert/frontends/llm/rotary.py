@@ -14,10 +14,12 @@ from mnnconvert.errors import ConversionError
 
 @dataclass(frozen=True)
 class Rotary:
-    """Angles are position * `frequencies` (one per pair); cosine and sine are multiplied by `scale`."""
+    """Angles are position * `frequencies` (one per pair); cosine and sine are multiplied by `scale`. In texts of more
+    than `positions` tokens (0: of any length) they would be others."""
 
     frequencies: tuple[float, ...]
     scale: float = 1.0
+    positions: int = 0
 
 
 def rotary(size: int, base: float, scaling: Mapping[str, Any] | None = None, positions: int = 0) -> Rotary:
@@ -85,4 +87,4 @@ def _longrope(plain: np.ndarray, settings: Mapping[str, Any], positions: int) ->
     scale = settings.get("attention_factor")
     if scale is None:
         scale = math.sqrt(1 + math.log(stretch) / math.log(context)) if stretch > 1 else 1.0
-    return Rotary(tuple((plain / np.asarray(settings["short_factor"])).tolist()), float(scale))
+    return Rotary(tuple((plain / np.asarray(settings["short_factor"])).tolist()), float(scale), int(context))

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from llm_cases import fed_to_mnn, write_tokenizer
+from llm_cases import fed_to_mnn, write_folder, write_tokenizer
 
 from mnnconvert.llm import LlmOptions, convert_llm
 from mnnconvert.llm_session import LlmSession
@@ -83,6 +83,14 @@ def test_gemma_2_says_that_its_scores_are_not_capped(tmp_path):
     write_tokenizer(tmp_path / "source", 200)
     report = convert_llm(tmp_path / "source", tmp_path / "made", LlmOptions(quant_bit=32))
     assert [d.reference for d in report.diagnostics] == ["llm-score-cap"]
+
+
+@pytest.mark.parametrize(("scaling", "limit", "notes"), [(LONG, 32, ["llm-short-context"]), (None, 128, [])])
+def test_a_limit_of_positions_is_told(tmp_path, scaling, limit, notes):
+    source = write_folder(tmp_path / "source", rope_scaling=scaling)
+    report = convert_llm(source, tmp_path / "made", LlmOptions(quant_bit=32))
+    assert [d.reference for d in report.diagnostics] == notes
+    assert json.loads((tmp_path / "made/llm_config.json").read_text())["max_position_embeddings"] == limit
 
 
 GGUF_CASES = {

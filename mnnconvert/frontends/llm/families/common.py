@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from mnnconvert.errors import ConversionError
+from mnnconvert.errors import ConversionError, Diagnostic
 from mnnconvert.frontends.llm.block import Decoder
 from mnnconvert.frontends.llm.rotary import Rotary, rotary
 
@@ -26,7 +27,13 @@ def basic(config: Config, **special: Any) -> Decoder:
         "rotary": (turning(config, size),) * layers if "rotary" not in special else (), "windows": windows(config),
         "activation": activation(config), "tied": bool(config.get("tie_word_embeddings", False)),
     }  # fmt: skip
-    return Decoder(**(fields | special))
+    made = Decoder(**(fields | special))
+    return made if not made.positions else replace(made, notes=(*made.notes, _short(made.positions)))
+
+
+def _short(positions: int) -> Diagnostic:
+    note = f"the file is for texts of up to {positions} tokens: positions turn differently in longer ones (longrope)"
+    return Diagnostic("llm-short-context", note)
 
 
 def activation(config: Config) -> str:
