@@ -2,7 +2,7 @@
 
 MNN 3.6.1 computes one sequence with as many keys as queries, whose mask has a row for each query and is that of all
 heads. Several sequences become more heads of one sequence; where each has a mask of its own they become one long
-sequence, whose mask keeps each to itself.
+sequence, whose mask keeps each to itself. Where each head has a mask of its own, it has an op of its own.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from mnnconvert.ops.elementwise import Binary, Select
 from mnnconvert.ops.generators import Range
 from mnnconvert.ops.reduction import Reduction
 from mnnconvert.ops.shape import Permute, Reshape, ShapeOf, Squeeze, Unsqueeze
+from mnnconvert.ops.slicing import Slice
 
 Size = int | str | None
 Sizes = tuple[Size, ...]
 
 MOST_KNOWN = 1 << 22  # elements of a mask that is looked at
+MOST_HEADS = 64  # of which each gets an op of its own
 
 
 @dataclass
@@ -59,6 +61,7 @@ class Plan:
     known: np.ndarray | None  # all masks together, where they are known
     causal: bool
     kept: bool  # whether keys and values of earlier calls are there as well
+    parted: bool = False  # whether each head has an op of its own
     layer: int = -1
 
     def build(self, b: Builder) -> Value:
@@ -68,22 +71,45 @@ class Plan:
         q = self._rows(b, form.q, products[0].transpose_a, sizes.depth)
         k = self._rows(b, form.k.source, products[0].transpose_b == form.k.swapped, sizes.depth)
         v = self._rows(b, form.v.source, products[1].transpose_b != form.v.swapped, sizes.width)
-        plain = abs(form.scale * math.sqrt(sizes.depth) - 1) < 1e-6
-        op = Attention(self.kept, self.layer, 0.0 if plain else form.scale)
-        mask = None if self.causal else self._mask(b, q, k)
-        sinks = [] if form.sinks is None else [_per_head(b, form.sinks)]
-        y = b.add(op, q, k, v, *([] if mask is None else [mask]), *sinks)
-        if mask is not None and form.blank and not self._sees_a_key():
-            y = _blank(b, y, mask)
-        result = self._restored(b, y, form.q)
+        sinks = None if form.sinks is None else _per_head(b, form.sinks)
+        attend = self._apiece if self.parted else self._together
+        result = self._restored(b, attend(b, q, k, v, self._total(b), sinks), form.q)
         result.spec.shape = merge(result.shape, form.last.output.shape)
         return result
+
+    def _together(self, b: Builder, q: Value, k: Value, v: Value, total: Value | None, sinks: Value | None) -> Value:
+        """What queries [1 or batch, queries, heads, size] find, [1 or batch, queries, heads * size]."""
+        plain = abs(self.form.scale * math.sqrt(self.sizes.depth) - 1) < 1e-6
+        op = Attention(self.kept, self.layer, 0.0 if plain else self.form.scale)
+        mask = None if total is None else self._mask(b, total, q, k)
+        y = b.add(op, q, k, v, *(x for x in (mask, sinks) if x is not None))
+        return _blank(b, y, mask) if mask is not None and self.form.blank and not self._sees_a_key() else y
+
+    def _apiece(self, b: Builder, q: Value, k: Value, v: Value, total: Value | None, sinks: Value | None) -> Value:
+        """The same by an op for each head. In the way 'heads' operands are [queries, heads, batch, size] instead."""
+        heads = self.sizes.heads
+        assert isinstance(heads, int) and total is not None  # `plan` has looked
+        axis = 1 if self.way == "heads" else 2
+        operands = [_cut(b, x, axis, (x.shape or ())[axis]) for x in (q, k, v)]
+        masks, each = _cut(b, total, total.rank - 3, heads), _cut(b, sinks, 0, heads) if sinks else [None] * heads
+        found = []
+        for h in range(heads):
+            own = [parts[h * len(parts) // heads] for parts in operands]
+            if self.way == "heads":
+                own = [b.add(Unsqueeze((0,)), b.add(Squeeze((1,)), x)) for x in own]
+            found.append(self._together(b, *own, masks[h], each[h]))
+        if self.way == "heads":
+            columns = [b.add(Reshape((0, -1, 1, self.sizes.width)), b.add(Squeeze((0,)), y)) for y in found]
+            return b.add(Unsqueeze((0,)), b.add(Reshape((0, -1)), b.add(Concat(2), *columns)))
+        return b.add(Concat(-1), *found)
 
     def _rows(self, b: Builder, x: Value, swapped: bool, size: int) -> Value:
         """[batch, heads, rows, size], the last two perhaps swapped, as [batch, rows, heads, size]."""
         if self.sizes.flat:
             return b.add(Unsqueeze((0,)), b.add(Permute((2, 0, 1) if swapped else (1, 0, 2)), x))
         rows, elements = (3, 2) if swapped else (2, 3)
+        if self.way == "heads" and self.parted:
+            return b.add(Permute((rows, 1, 0, elements)), x)
         if self.way == "heads":
             together = b.add(Reshape((0, -1, size)), b.add(Permute((rows, 0, 1, elements)), x))
             return b.add(Unsqueeze((0,)), together)
@@ -110,12 +136,17 @@ class Plan:
     def _sees_a_key(self) -> bool:
         return self.known is not None and not np.isneginf(self.known).all(-1).any()
 
-    def _mask(self, b: Builder, q: Value, k: Value) -> Value:
+    def _total(self, b: Builder) -> Value | None:
+        """All masks together; None where the op needs none."""
+        if self.causal:
+            return None
+        return b.constant(self.known) if self.known is not None else _total(b, self.form.masks)
+
+    def _mask(self, b: Builder, total: Value, q: Value, k: Value) -> Value:
         """What is added to the scores of q [1 or batch, queries, ...] and k [1 or batch, keys, ...]."""
-        masks, shape = self.form.masks, self.sizes.mask
-        if not masks and not self.runtime:
-            return b.constant(np.zeros((1, 1), F32))
-        total = b.constant(self.known) if self.known is not None else _total(b, masks)
+        shape = self.sizes.mask
+        if not self.form.masks and not self.runtime:
+            return total
         if self.way == "long":
             return self._apart(b, total, q)
         rows = shape[2] if shape else None
@@ -158,12 +189,12 @@ def plan(form: AttentionForm, runtime: bool, kept: bool = False) -> Plan:
     if kept:
         _check_kept(sizes, runtime)
     if runtime:
-        _check_runtime(sizes, kept)
+        _check_runtime(sizes, way, kept)
     elif not _has_keys_enough(sizes):
         raise UnlikeError(f"{sizes.queries} queries on {sizes.keys} keys, which may be fewer")
     if form.blank and not runtime and sizes.mask and sizes.mask[1] != 1:
         raise UnlikeError("rows may see no key, under masks that differ from head to head")
-    return Plan(form, sizes, runtime, way, known, causal, kept)
+    return Plan(form, sizes, runtime, way, known, causal, kept, parted=runtime and _per_head_masks(sizes))
 
 
 def _whole(heads: Repeated) -> Repeated:
@@ -248,15 +279,25 @@ def _check_kept(sizes: Sequences, runtime: bool) -> None:
         raise UnlikeError("the mask is not known to have a column for each key")
 
 
-def _check_runtime(sizes: Sequences, kept: bool) -> None:
+def _per_head_masks(sizes: Sequences) -> bool:
+    return bool(sizes.mask) and sizes.mask[1] != 1
+
+
+def _check_runtime(sizes: Sequences, way: str, kept: bool) -> None:
     """UnlikeError for what MNN 3.6.1 computes wrong, whatever the form."""
     if not kept and (sizes.queries is None or sizes.queries != sizes.keys):
         queries, keys = (str(s or "an unknown number of") for s in (sizes.queries, sizes.keys))
         raise UnlikeError(f"{queries} queries on {keys} keys; MNN 3.6.1 needs as many")
     if sizes.width != sizes.depth:
         raise UnlikeError(f"keys of {sizes.depth} and values of {sizes.width} elements; MNN 3.6.1 needs as many")
-    if sizes.mask and sizes.mask[1] != 1:
+    if not _per_head_masks(sizes):
+        return
+    if kept or sizes.mask[1] != sizes.heads or not isinstance(sizes.heads, int):
         raise UnlikeError("the mask differs from head to head, which MNN 3.6.1 does not look at")
+    if sizes.heads > MOST_HEADS:
+        raise UnlikeError(f"the mask differs between {sizes.heads} heads, each of which would need an op of its own")
+    if way == "long" and not str(sizes.batch).isidentifier():
+        raise UnlikeError(f"the mask differs from head to head, and between {sizes.batch} sequences")
 
 
 def _total(b: Builder, masks: Sequence[Mask]) -> Value:
@@ -279,6 +320,14 @@ def _blank(b: Builder, y: Value, mask: Value) -> Value:
     seen = b.add(Binary("GREATER"), best, b.floats(-np.inf))
     seen = b.add(Squeeze((1,)), seen) if seen.rank == 4 else seen
     return b.add(Select(), seen, y, b.floats(0.0))
+
+
+def _cut(b: Builder, x: Value, axis: int, parts: Size) -> Sequence[Value]:
+    """A value in equal parts along an axis."""
+    assert isinstance(parts, int)
+    if x.constant is not None:
+        return [b.constant(np.ascontiguousarray(part)) for part in np.split(x.constant, parts, axis)]
+    return b.add(Slice(axis, parts=parts), x, names=[""] * parts)
 
 
 def _per_head(b: Builder, sinks: Value) -> Value:
