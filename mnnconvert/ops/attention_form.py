@@ -270,8 +270,12 @@ def _mask(known: Known, node: Node, value: Value) -> Mask | None:
         return None
     if isinstance(node.op, Binary) and node.op.function == "ADD" and not node.op.activation:
         other = node.inputs[1] if node.inputs[0] is value else node.inputs[0]
-        has_columns = other is not value and _fits(known.shape(other)[-1:], shape[-1:])
-        return Mask(other, shape) if has_columns else None
+        columns, keys = known.shape(other)[-1:], shape[-1:]
+        if other is value or columns in ((), (1,)):
+            return None
+        if not _fits(columns, keys):
+            raise UnlikeError(f"'{node.name}' is a mask of {columns[0]} columns on {keys[0]} keys")
+        return Mask(other, shape)
     if not isinstance(node.op, Select):
         return None
     condition, *choices = node.inputs

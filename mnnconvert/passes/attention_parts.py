@@ -64,6 +64,11 @@ class Plan:
     parted: bool = False  # whether each head has an op of its own
     layer: int = -1
 
+    @property
+    def ops(self) -> int:
+        """How many ops it takes."""
+        return int(self.sizes.heads or 0) if self.parted else 1
+
     def build(self, b: Builder) -> Value:
         """The result of the last product, by one op."""
         form, first, sizes = self.form, self.form.first, self.sizes
@@ -77,18 +82,20 @@ class Plan:
         result.spec.shape = merge(result.shape, form.last.output.shape)
         return result
 
-    def _together(self, b: Builder, q: Value, k: Value, v: Value, total: Value | None, sinks: Value | None) -> Value:
+    def _together(
+        self, b: Builder, q: Value, k: Value, v: Value, total: Value | None, sinks: Value | None, number: int = 0
+    ) -> Value:
         """What queries [1 or batch, queries, heads, size] find, [1 or batch, queries, heads * size]."""
         plain = abs(self.form.scale * math.sqrt(self.sizes.depth) - 1) < 1e-6
-        op = Attention(self.kept, self.layer, 0.0 if plain else self.form.scale)
+        op = Attention(self.kept, self.layer + number, 0.0 if plain else self.form.scale)
         mask = None if total is None else self._mask(b, total, q, k)
         y = b.add(op, q, k, v, *(x for x in (mask, sinks) if x is not None))
         return _blank(b, y, mask) if mask is not None and self.form.blank and not self._sees_a_key() else y
 
     def _apiece(self, b: Builder, q: Value, k: Value, v: Value, total: Value | None, sinks: Value | None) -> Value:
         """The same by an op for each head. In the way 'heads' operands are [queries, heads, batch, size] instead."""
-        heads = self.sizes.heads
-        assert isinstance(heads, int) and total is not None  # `plan` has looked
+        heads = self.ops
+        assert total is not None  # `plan` has looked
         axis = 1 if self.way == "heads" else 2
         operands = [_cut(b, x, axis, (x.shape or ())[axis]) for x in (q, k, v)]
         masks, each = _cut(b, total, total.rank - 3, heads), _cut(b, sinks, 0, heads) if sinks else [None] * heads
@@ -97,7 +104,7 @@ class Plan:
             own = [parts[h * len(parts) // heads] for parts in operands]
             if self.way == "heads":
                 own = [b.add(Unsqueeze((0,)), b.add(Squeeze((1,)), x)) for x in own]
-            found.append(self._together(b, *own, masks[h], each[h]))
+            found.append(self._together(b, *own, masks[h], each[h], h))
         if self.way == "heads":
             columns = [b.add(Reshape((0, -1, 1, self.sizes.width)), b.add(Squeeze((0,)), y)) for y in found]
             return b.add(Unsqueeze((0,)), b.add(Reshape((0, -1)), b.add(Concat(2), *columns)))
@@ -292,8 +299,8 @@ def _check_runtime(sizes: Sequences, way: str, kept: bool) -> None:
         raise UnlikeError(f"keys of {sizes.depth} and values of {sizes.width} elements; MNN 3.6.1 needs as many")
     if not _per_head_masks(sizes):
         return
-    if kept or sizes.mask[1] != sizes.heads or not isinstance(sizes.heads, int):
-        raise UnlikeError("the mask differs from head to head, which MNN 3.6.1 does not look at")
+    if sizes.mask[1] != sizes.heads or not isinstance(sizes.heads, int):
+        raise UnlikeError("the mask differs from head to head, and how many there are is not known")
     if sizes.heads > MOST_HEADS:
         raise UnlikeError(f"the mask differs between {sizes.heads} heads, each of which would need an op of its own")
     if way == "long" and not str(sizes.batch).isidentifier():

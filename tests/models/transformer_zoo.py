@@ -30,12 +30,16 @@ T5 = {"d_model": WIDTH, "d_kv": 8, "d_ff": 48, "num_layers": LAYERS, "num_heads"
 
 @dataclass(frozen=True)
 class Kind:
-    """A class of transformers and of its configuration; what it is fed; and why it stays in pieces, if it does."""
+    """A class of transformers and of its configuration; what it is fed; how many of its attentions are `fused`, each to
+    so many `ops`, how many are not, and why."""
 
     model: str
     config: str
     sizes: dict[str, Any]
     takes: str = "text"
+    fused: int = LAYERS
+    ops: int = 1
+    missed: int = 0
     reason: str = ""
     attention: tuple[str, ...] = ("eager", "sdpa")
 
@@ -61,12 +65,14 @@ KINDS = {
     "ViT": Kind("ViTModel", "ViTConfig", VISION, "pictures"),
     "Whisper, encoder": Kind("WhisperModel", "WhisperConfig", WHISPER, "sound"),
     "Bloom": Kind("BloomForCausalLM", "BloomConfig", {"hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS,
-                  "vocab_size": WORDS}, reason="another shape"),
-    "Gemma 2": Kind("Gemma2ForCausalLM", "Gemma2Config", {**GROUPED, "head_dim": 8}, reason="capped softly",
-                    attention=("eager",)),
-    "SAM": Kind("SamVisionModel", "SamVisionConfig", SAM, "pictures", "from head to head"),
-    "Swin": Kind("SwinModel", "SwinConfig", SWIN, "pictures", "from head to head"),
-    "T5, encoder": Kind("T5EncoderModel", "T5Config", T5, reason="from head to head"),
+                  "vocab_size": WORDS}, fused=0, missed=LAYERS, reason="another shape"),
+    "Gemma 2": Kind("Gemma2ForCausalLM", "Gemma2Config", {**GROUPED, "head_dim": 8}, fused=0, missed=LAYERS,
+                    reason="capped softly", attention=("eager",)),
+    "SAM": Kind("SamVisionModel", "SamVisionConfig", SAM, "pictures", 1, HEADS, 1, "head to head, and between"),
+    "Swin": Kind("SwinModel", "SwinConfig", SWIN, "pictures", 1, 2, 1, "head to head, and between"),
+    "T5, encoder": Kind("T5EncoderModel", "T5Config", T5, ops=HEADS),
+    "T5, decoder": Kind("T5Model", "T5Config", T5, "findings", LAYERS, HEADS, LAYERS, "queries on"),
+    "Whisper, decoder": Kind("WhisperModel", "WhisperConfig", WHISPER, "findings", LAYERS, 1, LAYERS, "queries on"),
 }  # fmt: skip
 
 
@@ -82,26 +88,30 @@ def build(name: str, attention: str) -> Any:
     for weight in model.parameters():
         spread, centre = (0.3, 0.0) if weight.dim() > 1 else (0.1, 1.0)
         weight.data = centre + spread * torch.randn_like(weight)
-    return (model.encoder if kind.takes == "sound" else model).eval()
+    part = {"sound": "encoder", "findings": "decoder"}.get(kind.takes)
+    return (getattr(model, part) if part else model).eval()
 
 
 INPUTS = {
     "text": {"input_ids": ("batch", "sequence"), "attention_mask": ("batch", "sequence")},
     "pictures": {"pixel_values": ("batch", 3, 32, 32)},
     "sound": {"input_features": ("batch", 8, 32)},
+    "findings": {"input_ids": ("batch", "sequence"), "attention_mask": ("batch", "sequence"),
+                 "encoder_hidden_states": ("batch", "positions", WIDTH)},
 }
 
 
 def feeds(takes: str, batch: int, length: int) -> dict[str, np.ndarray]:
-    """Inputs; a second sequence is padded on its left."""
+    """Inputs; a second sequence is padded on its left; an encoder found 10 positions."""
     random = np.random.default_rng(batch)
-    sizes = {"batch": batch, "sequence": length}
+    sizes = {"batch": batch, "sequence": length, "positions": 10}
     shapes = {name: [sizes.get(d, d) for d in dims] for name, dims in INPUTS[takes].items()}  # type: ignore[call-overload]
-    if takes != "text":
-        return {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    mask = np.ones((batch, length), np.int64)
-    mask[1:, : length // 3] = 0
-    return {"input_ids": random.integers(3, WORDS, (batch, length)), "attention_mask": mask}
+    arrays: dict[str, np.ndarray] = {name: random.standard_normal(s).astype(np.float32) for name, s in shapes.items()}
+    if "input_ids" in arrays:
+        arrays["input_ids"] = random.integers(3, WORDS, (batch, length))
+    if "attention_mask" in arrays:
+        arrays["attention_mask"] = (np.arange(length) >= length // 3 * np.arange(batch)[:, None]).astype(np.int64)
+    return arrays
 
 
 def export(name: str, attention: str, path: Path, dynamo: bool) -> None:
@@ -158,12 +168,15 @@ def _export(module: Any, inputs: dict, arrays: dict, path: Path, outputs: list[s
                           **({"external_data": False, "verbose": False} if dynamo else {}), **more)  # fmt: skip
 
 
-def export_decoder(name: str, path: Path, dynamo: bool) -> dict[str, tuple[int, int]]:
-    """A decoder of one sequence that takes keys and values of earlier calls; their names, heads and sizes."""
+def export_decoder(name: str, path: Path, dynamo: bool, cropped: bool = False) -> dict[str, tuple[int, int]]:
+    """A decoder of one sequence that takes keys and values of earlier calls; their names, heads and sizes.
+
+    What a window does not reach is handed on too, unless it is `cropped`.
+    """
     import torch
     from transformers.cache_utils import DynamicCache
 
-    model = build(name, "sdpa")
+    model = build(name, KINDS[name].attention[-1])
     heads = getattr(model.config, "num_key_value_heads", HEADS)
     pasts = [f"past_key_values.{i}.{kind}" for i in range(LAYERS) for kind in ("key", "value")]
 
@@ -173,7 +186,7 @@ def export_decoder(name: str, path: Path, dynamo: bool) -> dict[str, tuple[int, 
             self.model = model
 
         def forward(self, input_ids: Any, attention_mask: Any, *rest: Any) -> Any:
-            cache = DynamicCache(config=self.model.config)
+            cache = DynamicCache(config=self.model.config if cropped else None)
             for i in range(LAYERS):
                 cache.update(rest[2 * i], rest[2 * i + 1], i)
             y = self.model(input_ids=input_ids, attention_mask=attention_mask, past_key_values=cache, use_cache=True)
