@@ -44,6 +44,8 @@ class Kind:
     attention: tuple[str, ...] = ("eager", "sdpa")
 
 
+APART = "the mask differs from head to head, and between (4*batch) sequences"
+CROSSED = "sequence queries on positions keys"
 KINDS = {
     "BERT": Kind("BertModel", "BertConfig", TEXT),
     "CLIP, text": Kind("CLIPTextModel", "CLIPTextConfig", {**TEXT, "eos_token_id": 2}),
@@ -65,15 +67,39 @@ KINDS = {
     "ViT": Kind("ViTModel", "ViTConfig", VISION, "pictures"),
     "Whisper, encoder": Kind("WhisperModel", "WhisperConfig", WHISPER, "sound"),
     "Bloom": Kind("BloomForCausalLM", "BloomConfig", {"hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS,
-                  "vocab_size": WORDS}, fused=0, missed=LAYERS, reason="another shape"),
+                  "vocab_size": WORDS}, fused=0, missed=LAYERS, reason="a mask on scores of another shape"),
     "Gemma 2": Kind("Gemma2ForCausalLM", "Gemma2Config", {**GROUPED, "head_dim": 8}, fused=0, missed=LAYERS,
-                    reason="capped softly", attention=("eager",)),
-    "SAM": Kind("SamVisionModel", "SamVisionConfig", SAM, "pictures", 1, HEADS, 1, "head to head, and between"),
-    "Swin": Kind("SwinModel", "SwinConfig", SWIN, "pictures", 1, 2, 1, "head to head, and between"),
+                    reason="scores are capped softly", attention=("eager",)),
+    "SAM": Kind("SamVisionModel", "SamVisionConfig", SAM, "pictures", 1, HEADS, 1, APART),
+    "Swin": Kind("SwinModel", "SwinConfig", SWIN, "pictures", 1, 2, 1, APART),
     "T5, encoder": Kind("T5EncoderModel", "T5Config", T5, ops=HEADS),
-    "T5, decoder": Kind("T5Model", "T5Config", T5, "findings", LAYERS, HEADS, LAYERS, "queries on"),
-    "Whisper, decoder": Kind("WhisperModel", "WhisperConfig", WHISPER, "findings", LAYERS, 1, LAYERS, "queries on"),
+    "T5, decoder": Kind("T5Model", "T5Config", T5, "findings", LAYERS, HEADS, LAYERS, CROSSED),
+    "Whisper, decoder": Kind("WhisperModel", "WhisperConfig", WHISPER, "findings", LAYERS, 1, LAYERS, CROSSED),
 }  # fmt: skip
+
+WITH_PAST = ["Gemma", "Gemma 3", "GPT-2", "Llama", "Phi-3", "Qwen 2", "Qwen 3", "SmolLM 3", "T5, decoder",
+             "Whisper, decoder"]  # fmt: skip
+BY_DYNAMO_EAGER = {"Swin", "T5, encoder", "T5, decoder"}  # torch 2.13 fails to export their sdpa
+
+
+def table() -> str:
+    """What becomes of attentions by kind, for docs/transformers.md; the tests hold each line."""
+    heads = (
+        "kind",
+        "`dynamo=False`",
+        "`dynamo=True`",
+        "operators of each",
+        "keys of earlier calls",
+        "in pieces, because",
+    )
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for name, kind in KINDS.items():
+        count = f"{kind.fused}/{kind.fused + kind.missed}"
+        dynamo = f"{count}, `eager` only" if name in BY_DYNAMO_EAGER else count
+        ops = "" if not kind.fused else "one" if kind.ops == 1 else "one per head"
+        past = "kept inside" if name in WITH_PAST else ""
+        lines.append(f"| {name} | {count} | {dynamo} | {ops} | {past} | {kind.reason} |")
+    return "\n".join(lines) + "\n"
 
 
 def build(name: str, attention: str) -> Any:
@@ -96,8 +122,11 @@ INPUTS = {
     "text": {"input_ids": ("batch", "sequence"), "attention_mask": ("batch", "sequence")},
     "pictures": {"pixel_values": ("batch", 3, 32, 32)},
     "sound": {"input_features": ("batch", 8, 32)},
-    "findings": {"input_ids": ("batch", "sequence"), "attention_mask": ("batch", "sequence"),
-                 "encoder_hidden_states": ("batch", "positions", WIDTH)},
+    "findings": {
+        "input_ids": ("batch", "sequence"),
+        "attention_mask": ("batch", "sequence"),
+        "encoder_hidden_states": ("batch", "positions", WIDTH),
+    },
 }
 
 
@@ -171,14 +200,22 @@ def _export(module: Any, inputs: dict, arrays: dict, path: Path, outputs: list[s
 def export_decoder(name: str, path: Path, dynamo: bool, cropped: bool = False) -> dict[str, tuple[int, int]]:
     """A decoder of one sequence that takes keys and values of earlier calls; their names, heads and sizes.
 
-    What a window does not reach is handed on too, unless it is `cropped`.
+    What a window does not reach is handed on too, unless it is `cropped`. Keys and values of an encoder stay inputs.
     """
     import torch
-    from transformers.cache_utils import DynamicCache
+    from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-    model = build(name, KINDS[name].attention[-1])
+    crossed, how = "decoder" in name, "eager" if name in BY_DYNAMO_EAGER else KINDS[name].attention[-1]
+    model = build(name, how)
     heads = getattr(model.config, "num_key_value_heads", HEADS)
-    pasts = [f"past_key_values.{i}.{kind}" for i in range(LAYERS) for kind in ("key", "value")]
+    pasts, others = ([f"past_key_values.{i}{of}.{kind}" for i in range(LAYERS) for kind in ("key", "value")]
+                     for of in (".decoder" if crossed else "", ".encoder"))  # fmt: skip
+
+    def filled(arrays: Any) -> Any:
+        cache = DynamicCache(config=model.config if cropped else None)
+        for i in range(LAYERS):
+            cache.update(arrays[2 * i], arrays[2 * i + 1], i)
+        return cache
 
     class Decoder(torch.nn.Module):
         def __init__(self) -> None:
@@ -186,16 +223,22 @@ def export_decoder(name: str, path: Path, dynamo: bool, cropped: bool = False) -
             self.model = model
 
         def forward(self, input_ids: Any, attention_mask: Any, *rest: Any) -> Any:
-            cache = DynamicCache(config=self.model.config if cropped else None)
-            for i in range(LAYERS):
-                cache.update(rest[2 * i], rest[2 * i + 1], i)
-            y = self.model(input_ids=input_ids, attention_mask=attention_mask, past_key_values=cache, use_cache=True)
-            return (y.logits, *(t for layer in y.past_key_values.layers for t in (layer.keys, layer.values)))
+            cache, more = filled(rest), {}
+            if crossed:
+                cache = EncoderDecoderCache(cache, filled(rest[2 * LAYERS :]))
+                more["encoder_hidden_states"] = rest[-1].new_zeros(1, rest[-1].shape[2], WIDTH)
+            y = self.model(input_ids=input_ids, attention_mask=attention_mask, past_key_values=cache, use_cache=True,
+                           **more)  # fmt: skip
+            kept = y.past_key_values.self_attention_cache if crossed else y.past_key_values
+            return (y[0], *(t for layer in kept.layers for t in (layer.keys, layer.values)))
 
     inputs: dict[str, Any] = {"input_ids": (1, "sequence"), "attention_mask": (1, "past + sequence")}
     inputs |= dict.fromkeys(pasts, (1, heads, "past", WIDTH // HEADS))
+    inputs |= dict.fromkeys(others if crossed else (), (1, heads, "positions", WIDTH // HEADS))
+    sizes, random = {"past": 5, "positions": 10}, np.random.default_rng(0)
     arrays = feeds("text", 1, 3) | {"attention_mask": np.ones((1, 8), np.int64)}
-    arrays |= {past: np.zeros((1, heads, 5, WIDTH // HEADS), np.float32) for past in pasts}
+    arrays |= {n: random.standard_normal([sizes.get(d, d) for d in dims]).astype(np.float32)
+               for n, dims in inputs.items() if n not in arrays}  # fmt: skip
     outputs = ["logits", *(past.replace("past_key_values", "present") for past in pasts)]
     if dynamo:
         axes = [{i: d for i, d in enumerate(dims) if isinstance(d, str)} for dims in inputs.values()]

@@ -8,11 +8,13 @@ from pass_cases import build, check_pass, feeds_for, kinds, noise
 
 from mnnconvert.ir import Graph
 from mnnconvert.ops.arrange import BroadcastTo, Concat
+from mnnconvert.ops.attention import Attention
 from mnnconvert.ops.elementwise import Binary, Select
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.shape import Reshape
 from mnnconvert.passes.algebra import CanonicalAlgebra
 from mnnconvert.passes.fuse_attention import FuseAttention
+from mnnconvert.passes.names import NameOutputs
 from mnnconvert.passes.pipeline import run_pipeline
 from mnnconvert.runtime_ref.session import Session
 from mnnconvert.schema.writer import write_model
@@ -257,6 +259,39 @@ def test_both_runtimes_agree_with_the_pieces(spellings, count, tmp_path):
                     assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
 
 
+WRONG = {  # in MNN 3.6.1: queries, keys, values, mask
+    "a mask per head": ((1, 6, 4, SIZE), (1, 6, 4, SIZE), (1, 6, 4, SIZE), (1, 4, 6, 6)),
+    "heads as sequences": ((4, 6, 1, SIZE), (4, 6, 1, SIZE), (4, 6, 1, SIZE), (4, 1, 6, 6)),
+    "sequences": ((2, 6, 4, SIZE), (2, 6, 4, SIZE), (2, 6, 4, SIZE), (1, 1, 6, 6)),
+    "more keys": ((1, 6, 4, SIZE), (1, 9, 4, SIZE), (1, 9, 4, SIZE), (1, 1, 6, 9)),
+    "a query and more keys": ((1, 1, 4, SIZE), (1, 9, 4, SIZE), (1, 9, 4, SIZE), (1, 1, 1, 9)),
+    "narrow values": ((1, 6, 4, SIZE), (1, 6, 4, SIZE), (1, 6, 4, 6), (1, 1, 6, 6)),
+}
+
+
+@pytest.mark.mnn
+@pytest.mark.parametrize("what", [*WRONG, "one mask"])
+def test_what_the_released_runtime_gets_wrong(what, tmp_path):
+    """Why heads, sequences and keys are arranged as they are."""
+    shapes = WRONG.get(what, (*[(1, 6, 4, SIZE)] * 3, (1, 1, 6, 6)))
+    feeds = {name: noise(*shape, seed=i) for i, (name, shape) in enumerate(zip("qkvm", shapes, strict=True))}
+
+    def run(engine_of, **given):
+        g = build(lambda op, **x: op.add(Attention(False), *x.values()), **{n: x.shape for n, x in given.items()})
+        return engine_of(g).run(given)["y"]
+
+    def released(g):
+        NameOutputs().run(g)
+        write_model(g, tmp_path / "m.mnn")
+        return MnnEngine(tmp_path / "m.mnn")
+
+    got, want = run(released, **feeds), run(Session, **feeds)
+    assert (got.shape == want.shape and np.allclose(got, want, rtol=0, atol=1e-5)) == (what not in WRONG)
+    if what == "a mask per head":
+        first = run(Session, **{**feeds, "m": feeds["m"][:, :1]})
+        np.testing.assert_allclose(got, first, rtol=0, atol=1e-5)
+
+
 def test_a_known_causal_mask_needs_no_operand():
     g = build(gpt2, x=("n", 5, 16))
     FuseAttention().run(g)
@@ -346,7 +381,12 @@ NEAR = {  # how it differs, other sizes, the reason, and whether another runtime
         "differs between 65 heads",
         True,
     ),
-    "sequences and masks, flat": ({}, {**dict.fromkeys("qkv", ("h", 5, SIZE)), "mask": ("h", 5, 5)}, "from head to head", True),
+    "sequences and masks, flat": (
+        {},
+        {**dict.fromkeys("qkv", ("h", 5, SIZE)), "mask": ("h", 5, 5)},
+        "from head to head",
+        True,
+    ),
     "five axes": ({}, dict.fromkeys("qkv", (1, 2, 2, 5, SIZE)), "three or four axes", False),
     "heads of open number": ({}, dict.fromkeys("qkv", (1, "h", 5, SIZE)), "is not known", False),
 }
