@@ -4,6 +4,7 @@
 
 All is done as a user would: the GGUF file becomes a folder of MNN's, bit for bit; transformers writes the same weights
 once as a float16 folder, which becomes another; and both are measured from the command line. Times are of one thread.
+A float16 folder whose perplexity is more than 0.5 % from that of transformers is an error.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import smollm
 from mnnconvert.perplexity import encode
 
 WORK = Path(__file__).parents[1] / ".bench/smollm"
+BOUND = 0.005
 DEFINITIONS = {"llama.cpp": (512, 0), "Hugging Face": (1024, 512)}  # window, stride
 
 
@@ -68,10 +70,12 @@ def row(name: str, text: Path, characters: int, window: int, stride: int) -> str
     wanted = theirs(tokens, window, stride, first)
     seconds.insert(0, time.perf_counter() - start)
     half, coded = found
-    apart = f"{abs(half / wanted - 1):.4%}"
+    apart = abs(half / wanted - 1)
+    if not apart <= BOUND:
+        raise SystemExit(f"{name}: {half:.4f} where transformers has {wanted:.4f}")
     steps = f"{window}, every {stride}" if stride else str(window)
     times = ", ".join(f"{t:.0f}" for t in seconds)
-    return f"| {name} | {steps} | {len(tokens)} | {wanted:.4f} | {half:.4f} | {apart} | {coded:.4f} | {times} |"
+    return f"| {name} | {steps} | {len(tokens)} | {wanted:.4f} | {half:.4f} | {apart:.4%} | {coded:.4f} | {times} |"
 
 
 def theirs(tokens: Sequence[int], window: int, stride: int, first: int | None) -> float:
