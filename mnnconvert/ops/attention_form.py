@@ -103,6 +103,11 @@ class AttentionForm:
     blank: int = 0
     sinks: Value | None = None
 
+    @property
+    def masked(self) -> Sizes:
+        """The shape of what all masks are added to, one after the other: views may put ones in front."""
+        return max((mask.shape for mask in self.masks), key=len, default=())
+
 
 @dataclass
 class _Between:
@@ -158,7 +163,7 @@ def _continues(known: Known, node: Node, value: Value, found: _Between) -> bool:
         return True
     mask = _mask(known, node, value)
     if mask is not None:
-        if not all(_fits(mask.shape, other.shape) for other in found.masks):
+        if not all(_fits(_inner(mask.shape), _inner(other.shape)) for other in found.masks):
             raise UnlikeError(f"'{node.name}' is a mask on scores of another shape than those before")
         found.masks.append(mask)
         return True
@@ -253,6 +258,11 @@ def _factor(known: Known, node: Node, value: Value) -> float | None:
     if number is None or (op.function == "REALDIV" and not number):
         return None
     return number if op.function == "MUL" else 1 / number
+
+
+def _inner(shape: Sizes) -> Sizes:
+    """A shape without ones in front."""
+    return next((shape[i:] for i, size in enumerate(shape) if size != 1), ())
 
 
 def _fits(shape: Sizes, other: Sizes) -> bool:

@@ -34,7 +34,7 @@ DOCS = Path(__file__).parents[2] / "docs/transformers.md"
 TOLERANCE = 1e-3
 CASES = [(name, how, False) for name, kind in KINDS.items() for how in kind.attention]
 CASES += [(name, "eager" if name in zoo.BY_DYNAMO_EAGER else kind.attention[-1], True) for name, kind in KINDS.items()]
-CASES += [("Llama", "eager", True)]
+CASES += [("Llama", "eager", True), *((name, "sdpa", False) for name in zoo.FURTHER)]
 DECODERS = [(name, dynamo) for name in zoo.WITH_PAST for dynamo in (False, True)]
 
 
@@ -54,7 +54,7 @@ def test_the_table_of_kinds_is_that_of_the_documentation():
 @slow
 @pytest.mark.parametrize(("name", "how", "dynamo"), CASES)
 def test_kinds(name, how, dynamo, tmp_path):
-    kind, source, path = KINDS[name], tmp_path / "m.onnx", tmp_path / "m.mnn"
+    kind, source, path = {**KINDS, **zoo.FURTHER}[name], tmp_path / "m.onnx", tmp_path / "m.mnn"
     export(name, how, source, dynamo)
     report = mnnconvert.convert(source, path, transformer_fuse=True, verify="always")
     fused = next(p for p in report.passes if p.name == "fuse-attention")
@@ -109,6 +109,21 @@ def test_decoders_keep_what_they_were_handed(name, dynamo, tmp_path):
     assert close(afresh.run(everything)["logits"], whole)
     with MnnEngine(path) as engine:
         assert close(engine.run(everything)["logits"], whole)
+
+
+@slow
+@pytest.mark.parametrize("name", zoo.FOR_ONE)
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_matrices_of_one_sequence(name, dynamo, tmp_path):
+    source, path = tmp_path / "m.onnx", tmp_path / "m.mnn"
+    export(name, "eager", source, dynamo)
+    mnnconvert.convert(source, path, transformer_fuse=True, verify="always", batch=1)
+    assert attentions(path) == LAYERS * KINDS[name].ops
+    given = feeds("text", 1, 8)
+    want = OnnxRuntimeEngine(source).run(given)["y"]
+    assert close(mnnconvert.load(path).run(given)["y"], want)
+    with MnnEngine(path) as engine:
+        assert close(engine.run(given)["y"], want)
 
 
 @slow

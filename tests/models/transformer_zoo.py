@@ -44,6 +44,7 @@ class Kind:
     attention: tuple[str, ...] = ("eager", "sdpa")
 
 
+FLAT = "a mask on scores of another shape"
 APART = "the mask differs from head to head, and between (4*batch) sequences"
 CROSSED = "sequence queries on positions keys"
 KINDS = {
@@ -67,7 +68,10 @@ KINDS = {
     "ViT": Kind("ViTModel", "ViTConfig", VISION, "pictures"),
     "Whisper, encoder": Kind("WhisperModel", "WhisperConfig", WHISPER, "sound"),
     "Bloom": Kind("BloomForCausalLM", "BloomConfig", {"hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS,
-                  "vocab_size": WORDS}, fused=0, missed=LAYERS, reason="a mask on scores of another shape"),
+                  "vocab_size": WORDS}, fused=0, missed=LAYERS, ops=HEADS, reason=FLAT),
+    "DeBERTa": Kind("DebertaV2Model", "DebertaV2Config", {**TEXT, "relative_attention": True,
+                    "pos_att_type": ["p2c", "c2p"]}, fused=0, missed=LAYERS, ops=HEADS, reason=FLAT,
+                    attention=("eager",)),
     "Gemma 2": Kind("Gemma2ForCausalLM", "Gemma2Config", {**GROUPED, "head_dim": 8}, fused=0, missed=LAYERS,
                     reason="scores are capped softly", attention=("eager",)),
     "SAM": Kind("SamVisionModel", "SamVisionConfig", SAM, "pictures", 1, HEADS, 1, APART),
@@ -77,9 +81,37 @@ KINDS = {
     "Whisper, decoder": Kind("WhisperModel", "WhisperConfig", WHISPER, "findings", LAYERS, 1, LAYERS, CROSSED),
 }  # fmt: skip
 
+FOR_ONE = ("Bloom", "DeBERTa")  # are fused with --batch 1
 WITH_PAST = ["Gemma", "Gemma 3", "GPT-2", "Llama", "Phi-3", "Qwen 2", "Qwen 3", "SmolLM 3", "T5, decoder",
              "Whisper, decoder"]  # fmt: skip
 BY_DYNAMO_EAGER = {"Swin", "T5, encoder", "T5, decoder"}  # torch 2.13 fails to export their sdpa
+
+NAMED = {"hidden_size": WIDTH, "vocab_size": WORDS, "num_layers": LAYERS, "num_heads": HEADS}
+FURTHER = {  # by the TorchScript exporter
+    "ALBERT": Kind("AlbertModel", "AlbertConfig", {**TEXT, "embedding_size": 16}),
+    "BEiT": Kind("BeitModel", "BeitConfig", {**VISION, "use_relative_position_bias": True}, "pictures", ops=HEADS),
+    "CodeGen": Kind("CodeGenForCausalLM", "CodeGenConfig", {**GPT, "rotary_dim": 4}),
+    "DeiT": Kind("DeiTModel", "DeiTConfig", VISION, "pictures"),
+    "DistilBERT": Kind("DistilBertModel", "DistilBertConfig", {"dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS,
+                       "hidden_dim": 48, "vocab_size": WORDS}),
+    "Electra": Kind("ElectraModel", "ElectraConfig", TEXT),
+    "Falcon": Kind("FalconForCausalLM", "FalconConfig", TEXT),
+    "GPT-Neo": Kind("GPTNeoForCausalLM", "GPTNeoConfig", {**NAMED, "attention_types": [[["global", "local"], 1]],
+                    "window_size": 4}),
+    "Granite": Kind("GraniteForCausalLM", "GraniteConfig", GROUPED),
+    "ModernBERT": Kind("ModernBertModel", "ModernBertConfig", {**TEXT, **SPECIAL, "sep_token_id": 2,
+                       "cls_token_id": 1}),
+    "MPNet": Kind("MPNetModel", "MPNetConfig", TEXT, ops=HEADS),
+    "MPT": Kind("MptForCausalLM", "MptConfig", {"d_model": WIDTH, "n_heads": HEADS, "n_layers": LAYERS,
+                "vocab_size": WORDS, "max_seq_len": LONGEST}, ops=HEADS),
+    "OLMo 2": Kind("Olmo2ForCausalLM", "Olmo2Config", GROUPED),
+    "RoBERTa": Kind("RobertaModel", "RobertaConfig", TEXT),
+    "SigLIP": Kind("SiglipVisionModel", "SiglipVisionConfig", VISION, "pictures"),
+    "StarCoder 2": Kind("Starcoder2ForCausalLM", "Starcoder2Config", GROUPED),
+    "UMT5": Kind("UMT5EncoderModel", "UMT5Config", T5, ops=HEADS),
+    "YOLOS": Kind("YolosModel", "YolosConfig", {**VISION, "image_size": (32, 32), "num_detection_tokens": 3},
+                  "pictures"),
+}  # fmt: skip
 
 
 def table() -> str:
@@ -96,7 +128,9 @@ def table() -> str:
     for name, kind in KINDS.items():
         count = f"{kind.fused}/{kind.fused + kind.missed}"
         dynamo = f"{count}, `eager` only" if name in BY_DYNAMO_EAGER else count
-        ops = "" if not kind.fused else "one" if kind.ops == 1 else "one per head"
+        ops = "one" if kind.ops == 1 else "one per head"
+        if not kind.fused:
+            ops = f"{ops}, with `--batch 1`" if name in FOR_ONE else ""
         past = "kept inside" if name in WITH_PAST else ""
         lines.append(f"| {name} | {count} | {dynamo} | {ops} | {past} | {kind.reason} |")
     return "\n".join(lines) + "\n"
@@ -108,7 +142,7 @@ def build(name: str, attention: str) -> Any:
     import transformers
 
     torch.manual_seed(0)
-    kind = KINDS[name]
+    kind = {**KINDS, **FURTHER}[name]
     model = getattr(transformers, kind.model)(getattr(transformers, kind.config)(**kind.sizes))
     model.set_attn_implementation(attention)
     for weight in model.parameters():
@@ -145,7 +179,7 @@ def feeds(takes: str, batch: int, length: int) -> dict[str, np.ndarray]:
 
 def export(name: str, attention: str, path: Path, dynamo: bool) -> None:
     """Write the ONNX model of one kind, its batch and (of text) its length open."""
-    takes = KINDS[name].takes
+    takes = {**KINDS, **FURTHER}[name].takes
     call = _call(build(name, attention), list(INPUTS[takes]), lambda y: y[0])
     _export(call, INPUTS[takes], feeds(takes, 2, 8), path, ["y"], dynamo)
 

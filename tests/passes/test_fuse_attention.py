@@ -176,12 +176,20 @@ def flat(op, x, mask):
     return op.MatMul(op.Softmax(op.Add(times(op, q, k), mask)), v)
 
 
+def bloom(op, x, slopes, mask):
+    """Slopes per head are added to matrices, a mask to a view of them that has an axis for sequences."""
+    q, k, v = (op.Permute(op.add(Reshape((-1, 4, SIZE)), t), dims=(1, 0, 2)) for t in projected(op, x, 4, 4, 4))
+    scores = op.Unsqueeze(op.Add(times(op, q, k), slopes), axes=(0,))
+    return op.MatMul(op.Squeeze(op.Softmax(op.Add(scores, mask)), axes=(0,)), v)
+
+
 PER_HEAD = {
     "T5": (t5, {"x": ("n", "s", 16), "bias": (1, 4, "s", "s"), "mask": ("n", 1, 1, "s")}),
     "T5, one sequence": (t5, {"x": (1, "s", 16), "bias": (1, 4, "s", "s"), "mask": (1, 1, 1, "s")}),
     "Swin": (swin, {"x": ("n", 5, 16)}),
     "Swin, one window": (swin, {"x": (1, 5, 16)}),
     "flat": (flat, {"x": (1, "s", 16), "mask": (4, "s", "s")}),
+    "Bloom": (bloom, {"x": (1, "s", 16), "slopes": (4, 1, "s"), "mask": (1, 1, "s", "s")}),
     "rows without a key": (dynamo, {"x": ("n", "s", 16), "mask": (1, 4, "s", "s")}),
     "sinks": (gpt_oss, {"x": (1, 5, 16), "mask": (1, 4, 5, 5)}),
 }
