@@ -84,7 +84,7 @@ class Plan:
         return int(self.sizes.heads or 0) if self.parted else 1
 
     def build(self, b: Builder) -> Value:
-        """The result of the last product, by one op."""
+        """The result of the last product."""
         form, first, sizes = self.form, self.form.first, self.sizes
         products: Any = (first.op, form.last.op)
         q = self._rows(b, form.q, products[0].transpose_a, sizes.depth)
@@ -279,6 +279,7 @@ def _check_kept(sizes: Sequences, runtime: bool) -> None:
 
 
 def _per_head_masks(sizes: Sequences) -> bool:
+    """Whether the mask is not one for all heads."""
     return bool(sizes.mask) and sizes.mask[1] != 1
 
 
