@@ -19,7 +19,7 @@ MODELS := .models/.models-done
 WIDE := .models-wide/.models-done
 WEIGHTS := .models-quality/.models-done
 
-.PHONY: help setup models models-wide demo test test-slow test-sanitize test-neon check bench quality report conformance golden clean
+.PHONY: help setup models models-wide demo test test-slow test-sanitize test-neon check bench quality perplexity report conformance golden clean
 .DEFAULT_GOAL := help
 
 help: ## what there is to run (this list)
@@ -117,6 +117,9 @@ bench: setup models ## time and peak memory of conversions and runs against the 
 
 quality: setup models $(WEIGHTS) ## what compression does to real models, on held-out data, into docs/quality.md; an hour
 	$(BIN)/python benchmarks/quality.py
+
+perplexity: setup $(WEIGHTS) ## SmolLM2 on a novel from a Debian package, against transformers; ten minutes
+	$(BIN)/python benchmarks/perplexity.py
 
 report: $(KERNELS) $(MODELS) ## the report that docs/reports.md links to
 	mkdir -p demo-out docs/reports

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import struct
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import engine
 import engine_models
+import novels
 import quantizers as quantizer_speeds
 from engine import Case, Figure, Result
 
@@ -83,6 +86,37 @@ def test_four_bits_are_packed_in_pairs():
     assert codes.shape == (1, 2, 64) and codes.min() == 0 and codes.max() == 15
     assert zeros.tolist() == [[10, 0]] and scales.dtype == np.float32
     assert engine_models._nibbles(np.array([[1, 2, 3]])).tolist() == [[0x21, 0x03]]
+
+
+def test_novels_are_read_from_records_of_r(tmp_path, monkeypatch):
+    def record(*lines, kind=novels.LINE):
+        head = b"X\n" + struct.pack(">iiii", 3, 0, 0, 5) + b"UTF-8" + struct.pack(">ii", 16, len(lines))
+        words = [struct.pack(">ii", 0x40000 | kind, len(line.encode())) + line.encode() for line in lines]
+        content = head + b"".join(words)
+        return struct.pack(">I", len(content)) + zlib.compress(content)
+
+    path = tmp_path / "Rdata.rdb"
+    monkeypatch.setattr(novels, "RECORDS", path)
+    path.write_bytes(record("EMMA", "", "Emma Woodhouse") + record("PRIDE AND PREJUDICE", "“Is he married?”"))
+    novels.fetch()  # nothing to do
+    assert novels.novel() == "PRIDE AND PREJUDICE\n“Is he married?”\n"
+    with pytest.raises(novels.NovelsError, match="no novel is called 'Dracula'"):
+        novels.novel("Dracula")
+    path.write_bytes(record("EMMA", kind=10))
+    with pytest.raises(novels.NovelsError, match="not vectors of lines"):
+        novels.novel("EMMA")
+
+
+@pytest.mark.parametrize(("there", "reason"), [(False, "a package of Debian"), (True, "Unable to fetch")])
+def test_without_a_package_there_are_no_novels(there, reason, tmp_path, monkeypatch):
+    monkeypatch.setattr(novels, "FOLDER", tmp_path / "novels")
+    monkeypatch.setattr(novels, "RECORDS", tmp_path / "novels/Rdata.rdb")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("apt-get", "dpkg-deb") if there else ():
+        (tmp_path / name).write_text("#!/bin/sh\necho Unable to fetch >&2\nexit 100\n")
+        (tmp_path / name).chmod(0o755)
+    with pytest.raises(novels.NovelsError, match=reason):
+        novels.fetch()
 
 
 def test_quantizers_are_timed(monkeypatch, capsys):

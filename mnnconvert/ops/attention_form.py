@@ -103,6 +103,11 @@ class AttentionForm:
     blank: int = 0
     sinks: Value | None = None
 
+    @property
+    def masked(self) -> Sizes:
+        """The shape of what all masks are added to, one after the other: views may put ones in front."""
+        return max((mask.shape for mask in self.masks), key=len, default=())
+
 
 @dataclass
 class _Between:
@@ -158,7 +163,7 @@ def _continues(known: Known, node: Node, value: Value, found: _Between) -> bool:
         return True
     mask = _mask(known, node, value)
     if mask is not None:
-        if not all(_fits(mask.shape, other.shape) for other in found.masks):
+        if not all(_fits(_inner(mask.shape), _inner(other.shape)) for other in found.masks):
             raise UnlikeError(f"'{node.name}' is a mask on scores of another shape than those before")
         found.masks.append(mask)
         return True
@@ -255,6 +260,11 @@ def _factor(known: Known, node: Node, value: Value) -> float | None:
     return number if op.function == "MUL" else 1 / number
 
 
+def _inner(shape: Sizes) -> Sizes:
+    """A shape without ones in front."""
+    return next((shape[i:] for i, size in enumerate(shape) if size != 1), ())
+
+
 def _fits(shape: Sizes, other: Sizes) -> bool:
     """Whether two shapes are equal as far as they are known."""
     pairs = list(zip(shape, other, strict=False))
@@ -270,8 +280,12 @@ def _mask(known: Known, node: Node, value: Value) -> Mask | None:
         return None
     if isinstance(node.op, Binary) and node.op.function == "ADD" and not node.op.activation:
         other = node.inputs[1] if node.inputs[0] is value else node.inputs[0]
-        has_columns = other is not value and _fits(known.shape(other)[-1:], shape[-1:])
-        return Mask(other, shape) if has_columns else None
+        columns, keys = known.shape(other)[-1:], shape[-1:]
+        if other is value or columns in ((), (1,)):
+            return None
+        if not _fits(columns, keys):
+            raise UnlikeError(f"'{node.name}' is a mask of {columns[0]} columns on {keys[0]} keys")
+        return Mask(other, shape)
     if not isinstance(node.op, Select):
         return None
     condition, *choices = node.inputs

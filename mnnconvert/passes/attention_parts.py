@@ -2,33 +2,39 @@
 
 MNN 3.6.1 computes one sequence with as many keys as queries, whose mask has a row for each query and is that of all
 heads. Several sequences become more heads of one sequence; where each has a mask of its own they become one long
-sequence, whose mask keeps each to itself.
+sequence, whose mask keeps each to itself. Where each head has a mask of its own, it has an op of its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from mnnconvert.ir import F32, Builder, Value
+from mnnconvert.ir import Builder, Value
 from mnnconvert.ir.types import merge
 from mnnconvert.ops.arrange import BroadcastTo, Concat
 from mnnconvert.ops.attention import Attention
-from mnnconvert.ops.attention_form import AttentionForm, Mask, Repeated, UnlikeError, folded, seen_by_first
+from mnnconvert.ops.attention_form import AttentionForm, Repeated, UnlikeError, seen_by_first
 from mnnconvert.ops.elementwise import Binary, Select
 from mnnconvert.ops.generators import Range
-from mnnconvert.ops.reduction import Reduction
-from mnnconvert.ops.shape import Permute, Reshape, ShapeOf, Squeeze, Unsqueeze
+from mnnconvert.ops.shape import Permute, Reshape, Squeeze, Unsqueeze
+from mnnconvert.passes.attention_masks import (
+    Size,
+    Sizes,
+    blanked,
+    cut,
+    known_masks,
+    mask_sizes,
+    per_head,
+    size_of,
+    total_of,
+)
 
-Size = int | str | None
-Sizes = tuple[Size, ...]
-
-MOST_KNOWN = 1 << 22  # elements of a mask that is looked at
+MOST_HEADS = 64  # of which each gets an op of its own
 
 
 @dataclass
@@ -48,6 +54,16 @@ class Sequences:
     mask: Sizes = ()
 
 
+class Operands(NamedTuple):
+    """Rows [1 or batch, rows, heads, size] of queries, keys and values; all masks together; sinks [heads]."""
+
+    q: Value
+    k: Value
+    v: Value
+    total: Value | None
+    sinks: Value | None
+
+
 @dataclass
 class Plan:
     """How a form becomes an op. `way`: 'plain', sequences as more 'heads', or as one 'long' sequence."""
@@ -59,31 +75,64 @@ class Plan:
     known: np.ndarray | None  # all masks together, where they are known
     causal: bool
     kept: bool  # whether keys and values of earlier calls are there as well
+    parted: bool = False  # whether each head has an op of its own
     layer: int = -1
 
+    @property
+    def ops(self) -> int:
+        """How many ops it takes."""
+        return int(self.sizes.heads or 0) if self.parted else 1
+
     def build(self, b: Builder) -> Value:
-        """The result of the last product, by one op."""
+        """The result of the last product."""
         form, first, sizes = self.form, self.form.first, self.sizes
         products: Any = (first.op, form.last.op)
         q = self._rows(b, form.q, products[0].transpose_a, sizes.depth)
         k = self._rows(b, form.k.source, products[0].transpose_b == form.k.swapped, sizes.depth)
         v = self._rows(b, form.v.source, products[1].transpose_b != form.v.swapped, sizes.width)
-        plain = abs(form.scale * math.sqrt(sizes.depth) - 1) < 1e-6
-        op = Attention(self.kept, self.layer, 0.0 if plain else form.scale)
-        mask = None if self.causal else self._mask(b, q, k)
-        sinks = [] if form.sinks is None else [_per_head(b, form.sinks)]
-        y = b.add(op, q, k, v, *([] if mask is None else [mask]), *sinks)
-        if mask is not None and form.blank and not self._sees_a_key():
-            y = _blank(b, y, mask)
+        sinks = None if form.sinks is None else per_head(b, form.sinks)
+        operands = Operands(q, k, v, self._total(b), sinks)
+        y = self._apiece(b, operands) if self.parted else self._together(b, operands)
         result = self._restored(b, y, form.q)
         result.spec.shape = merge(result.shape, form.last.output.shape)
         return result
+
+    def _together(self, b: Builder, x: Operands, number: int = 0) -> Value:
+        """What queries find, [1 or batch, queries, heads * size], by one op, the layer's first or a further one."""
+        plain = abs(self.form.scale * math.sqrt(self.sizes.depth) - 1) < 1e-6
+        op = Attention(self.kept, self.layer + number, 0.0 if plain else self.form.scale)
+        mask = None if x.total is None else self._mask(b, x.total, x.q, x.k)
+        y = b.add(op, x.q, x.k, x.v, *(more for more in (mask, x.sinks) if more is not None))
+        return blanked(b, y, mask) if mask is not None and self.form.blank and not self._sees_a_key() else y
+
+    def _apiece(self, b: Builder, x: Operands) -> Value:
+        """The same by an op for each head. In the way 'heads' rows are [rows, heads, batch, size] here."""
+        found = [self._together(b, own, h) for h, own in enumerate(self._of_heads(b, x))]
+        if self.way != "heads":
+            return b.add(Concat(-1), *found)
+        columns = [b.add(Reshape((0, -1, 1, self.sizes.width)), b.add(Squeeze((0,)), y)) for y in found]
+        return b.add(Unsqueeze((0,)), b.add(Reshape((0, -1)), b.add(Concat(2), *columns)))
+
+    def _of_heads(self, b: Builder, x: Operands) -> Iterator[Operands]:
+        """What each head is given."""
+        assert x.total is not None and x.total.rank is not None  # `plan` has looked
+        axis, heads = 1 if self.way == "heads" else 2, self.ops
+        rows = [cut(b, part, axis, (part.shape or ())[axis]) for part in (x.q, x.k, x.v)]
+        masks = cut(b, x.total, x.total.rank - 3, heads)
+        sinks = cut(b, x.sinks, 0, heads) if x.sinks is not None else [None] * heads
+        for h in range(heads):
+            q, k, v = (parts[h * len(parts) // heads] for parts in rows)
+            if self.way == "heads":
+                q, k, v = (b.add(Unsqueeze((0,)), b.add(Squeeze((1,)), part)) for part in (q, k, v))
+            yield Operands(q, k, v, masks[h], sinks[h])
 
     def _rows(self, b: Builder, x: Value, swapped: bool, size: int) -> Value:
         """[batch, heads, rows, size], the last two perhaps swapped, as [batch, rows, heads, size]."""
         if self.sizes.flat:
             return b.add(Unsqueeze((0,)), b.add(Permute((2, 0, 1) if swapped else (1, 0, 2)), x))
         rows, elements = (3, 2) if swapped else (2, 3)
+        if self.way == "heads" and self.parted:
+            return b.add(Permute((rows, 1, 0, elements)), x)
         if self.way == "heads":
             together = b.add(Reshape((0, -1, size)), b.add(Permute((rows, 0, 1, elements)), x))
             return b.add(Unsqueeze((0,)), together)
@@ -103,39 +152,44 @@ class Plan:
             return b.add(Permute((1, 2, 0, 3)), split)
         if self.way == "long":
             axis = 3 if self.form.first.op.transpose_a else 2  # type: ignore[attr-defined]
-            target = b.add(Concat(0), _size(b, q, 0), _size(b, q, axis), b.ints(np.array([heads, size])))
+            target = b.add(Concat(0), size_of(b, q, 0), size_of(b, q, axis), b.ints(np.array([heads, size])))
             return b.add(Permute((0, 2, 1, 3)), b.add(Reshape(), y, target))
         return b.add(Permute((0, 2, 1, 3)), b.add(Reshape((0, 0, heads, size)), y))
 
     def _sees_a_key(self) -> bool:
         return self.known is not None and not np.isneginf(self.known).all(-1).any()
 
-    def _mask(self, b: Builder, q: Value, k: Value) -> Value:
+    def _total(self, b: Builder) -> Value | None:
+        """All masks together; None where the op needs none."""
+        if self.causal:
+            return None
+        return b.constant(self.known) if self.known is not None else total_of(b, self.form.masks)
+
+    def _mask(self, b: Builder, total: Value, q: Value, k: Value) -> Value:
         """What is added to the scores of q [1 or batch, queries, ...] and k [1 or batch, keys, ...]."""
-        masks, shape = self.form.masks, self.sizes.mask
-        if not masks and not self.runtime:
-            return b.constant(np.zeros((1, 1), F32))
-        total = b.constant(self.known) if self.known is not None else _total(b, masks)
+        shape = self.sizes.mask
+        if not self.form.masks and not self.runtime:
+            return total
         if self.way == "long":
             return self._apart(b, total, q)
         rows = shape[2] if shape else None
         if shape and shape[3] == self.sizes.keys and (rows == self.sizes.queries or (not self.runtime and rows == 1)):
             return total
-        columns = b.ints(np.array([1])) if self.kept and shape else _size(b, k, 1)
-        target = b.add(Concat(0), b.ints(np.array([1, 1])), _size(b, q, 1), columns)
+        columns = b.ints(np.array([1])) if self.kept and shape else size_of(b, k, 1)
+        target = b.add(Concat(0), b.ints(np.array([1, 1])), size_of(b, q, 1), columns)
         return b.add(BroadcastTo(), total, target)
 
     def _apart(self, b: Builder, total: Value, q: Value) -> Value:
         """A mask [batch, 1, 1 or rows, keys] as [1, 1, batch * rows, batch * keys] that keeps sequences apart."""
         source = self.form.q
         axis = 3 if self.form.first.op.transpose_a else 2  # type: ignore[attr-defined]
-        count, rows, one = _size(b, source, 0), _size(b, source, axis), b.ints(np.array([1]))
+        count, rows, one = size_of(b, source, 0), size_of(b, source, axis), b.ints(np.array([1]))
         number = b.add(Range(), b.ints(0), b.add(Reshape(()), count), b.ints(1))
         own = b.add(Binary("EQUAL"), b.add(Reshape((-1, 1, 1, 1)), number), b.add(Reshape((1, 1, -1, 1)), number))
         whole = b.add(BroadcastTo(), total, b.add(Concat(0), one, one, rows, rows))
         spread = b.add(Permute((0, 2, 1, 3)), whole)
         apart = b.add(Select(), own, spread, b.floats(-np.inf))
-        long = _size(b, q, 1)
+        long = size_of(b, q, 1)
         return b.add(Reshape(), apart, b.add(Concat(0), one, one, long, long))
 
 
@@ -151,19 +205,19 @@ def plan(form: AttentionForm, runtime: bool, kept: bool = False) -> Plan:
         raise UnlikeError(f"scores are capped softly at {form.cap:g}")
     if sizes.mask and sizes.flat and sizes.mask[0] != 1:
         raise UnlikeError("the mask differs from sequence to sequence, which have no axis in the products")
-    known = _known(form, sizes)
+    known = known_masks(form)
     causal = known is not None and bool(form.masks) and seen_by_first(known, _rows_and_keys(sizes)) == 1
     causal = causal and sizes.queries == sizes.keys and form.sinks is None
     way = _way(sizes, causal, form.sinks is not None) if runtime else "plain"
     if kept:
         _check_kept(sizes, runtime)
     if runtime:
-        _check_runtime(sizes, kept)
+        _check_runtime(sizes, way, kept)
     elif not _has_keys_enough(sizes):
         raise UnlikeError(f"{sizes.queries} queries on {sizes.keys} keys, which may be fewer")
     if form.blank and not runtime and sizes.mask and sizes.mask[1] != 1:
         raise UnlikeError("rows may see no key, under masks that differ from head to head")
-    return Plan(form, sizes, runtime, way, known, causal, kept)
+    return Plan(form, sizes, runtime, way, known, causal, kept, parted=runtime and _per_head_masks(sizes))
 
 
 def _whole(heads: Repeated) -> Repeated:
@@ -194,36 +248,12 @@ def _sizes(form: AttentionForm) -> Sequences:
             raise UnlikeError(f"'{x.name}' has other batches or heads than the scores")
     if (form.q.shape or ())[:-2] != scores[:-2]:
         raise UnlikeError(f"'{form.q.name}' has other batches or heads than the scores")
-    return Sequences(flat, batch, heads, scores[-2], scores[-1], depth, width, _mask_sizes(form))
+    return Sequences(flat, batch, heads, scores[-2], scores[-1], depth, width, mask_sizes(form))
 
 
 def _shares(own: Size, heads: Size) -> bool:
     """Whether each of so many heads of keys is there for equally many of all heads."""
     return own == heads or (isinstance(own, int) and isinstance(heads, int) and own > 0 and heads % own == 0)
-
-
-def _mask_sizes(form: AttentionForm) -> Sizes:
-    """Sizes of all masks together, with four axes; () without one."""
-    shapes = []
-    for mask in form.masks:
-        shape = mask.value.shape
-        if shape is None or len(mask.shape) > 4 or (len(shape) > 2 and shape[-3] is None):
-            raise UnlikeError(f"the mask '{mask.value.name}' is not known to be one for all heads")
-        shapes.append((1,) * (4 - len(shape)) + shape)
-    return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*shapes, strict=True))
-
-
-def _known(form: AttentionForm, sizes: Sequences) -> np.ndarray | None:
-    """All masks together, where they are constants."""
-    contents = []
-    for mask in form.masks:
-        if math.prod(s if isinstance(s, int) else MOST_KNOWN for s in mask.value.shape or ()) > MOST_KNOWN:
-            return None
-        content = mask.value.constant
-        if content is None:
-            return None
-        contents.append((mask, content))
-    return folded(contents).astype(F32) if contents else np.zeros((1, 1), F32)
 
 
 def _way(sizes: Sequences, causal: bool, sinks: bool) -> str:
@@ -248,45 +278,23 @@ def _check_kept(sizes: Sequences, runtime: bool) -> None:
         raise UnlikeError("the mask is not known to have a column for each key")
 
 
-def _check_runtime(sizes: Sequences, kept: bool) -> None:
+def _per_head_masks(sizes: Sequences) -> bool:
+    """Whether the mask is not one for all heads."""
+    return bool(sizes.mask) and sizes.mask[1] != 1
+
+
+def _check_runtime(sizes: Sequences, way: str, kept: bool) -> None:
     """UnlikeError for what MNN 3.6.1 computes wrong, whatever the form."""
     if not kept and (sizes.queries is None or sizes.queries != sizes.keys):
         queries, keys = (str(s or "an unknown number of") for s in (sizes.queries, sizes.keys))
         raise UnlikeError(f"{queries} queries on {keys} keys; MNN 3.6.1 needs as many")
     if sizes.width != sizes.depth:
         raise UnlikeError(f"keys of {sizes.depth} and values of {sizes.width} elements; MNN 3.6.1 needs as many")
-    if sizes.mask and sizes.mask[1] != 1:
-        raise UnlikeError("the mask differs from head to head, which MNN 3.6.1 does not look at")
-
-
-def _total(b: Builder, masks: Sequence[Mask]) -> Value:
-    """What masks do to a score of 0, one after the other."""
-
-    def further(total: Value | None, mask: Mask) -> Value:
-        if mask.allowed is None:
-            return mask.value if total is None else b.add(Binary("ADD"), total, mask.value)
-        kept, filler = b.floats(0.0) if total is None else total, b.floats(mask.filler)
-        return b.add(Select(), mask.value, *((kept, filler) if mask.allowed else (filler, kept)))
-
-    total: Value | None = reduce(further, masks, None)
-    assert total is not None  # only asked for where there are masks
-    return total
-
-
-def _blank(b: Builder, y: Value, mask: Value) -> Value:
-    """y [batch, rows, elements], with zeros in rows that see no key."""
-    best = b.add(Reduction("MAXIMUM", (-1,), True), mask)
-    seen = b.add(Binary("GREATER"), best, b.floats(-np.inf))
-    seen = b.add(Squeeze((1,)), seen) if seen.rank == 4 else seen
-    return b.add(Select(), seen, y, b.floats(0.0))
-
-
-def _per_head(b: Builder, sinks: Value) -> Value:
-    """Sinks [1, heads, 1, 1], or a constant that repeats these, as [heads]."""
-    content = sinks.constant
-    return b.add(Reshape((-1,)), sinks) if content is None else b.constant(np.ascontiguousarray(content[0, :, 0, 0]))
-
-
-def _size(b: Builder, x: Value, axis: int) -> Value:
-    """The size of an axis as int32 [1]."""
-    return b.add(ShapeOf(axis, axis + 1), x)
+    if not _per_head_masks(sizes):
+        return
+    if sizes.mask[1] != sizes.heads or not isinstance(sizes.heads, int):
+        raise UnlikeError("the mask differs from head to head, and how many there are is not known")
+    if sizes.heads > MOST_HEADS:
+        raise UnlikeError(f"the mask differs between {sizes.heads} heads, each of which would need an op of its own")
+    if way == "long" and not str(sizes.batch).isidentifier():
+        raise UnlikeError(f"the mask differs from head to head, and between {sizes.batch} sequences")

@@ -6,6 +6,7 @@ that the op, or the runtime that runs it, cannot compute stays in pieces, and th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,8 +47,9 @@ class FuseAttention(GraphPass):
                     notes.misses.append(f"attention at '{form.first.name}': {reason}")
         if not plans:
             return 0
-        for layer, node in enumerate(n for n in graph.nodes if n in plans):
-            plans[node].layer = layer
+        found = [plans[n] for n in graph.nodes if n in plans]
+        for each, layer in zip(found, itertools.accumulate((p.ops for p in found), initial=0), strict=False):
+            each.layer = layer
 
         def replace(b: Builder, node: Node) -> Sequence[Value] | None:
             if kept is not None and node in kept.sizes:

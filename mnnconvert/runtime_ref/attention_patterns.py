@@ -52,7 +52,7 @@ def find_attention(ctx: Lowering, first: Node) -> None:
 def _leads(ctx: Lowering, form: AttentionForm) -> list[Sizes]:
     """The batch axes of q, k, v, mask and y."""
     scores, result = (ctx.shape(node.output)[:-2] for node in (form.first, form.last))
-    mask = form.masks[0].shape[:-2] if form.masks else scores
+    mask = form.masked[:-2] if form.masks else scores
     return [scores, _lead(ctx, form.k, scores), _lead(ctx, form.v, result), mask, result]
 
 
@@ -68,7 +68,7 @@ def _call(ctx: Lowering, form: AttentionForm) -> bool:
     k = _heads(ctx, form.k, not first.op.transpose_b, either=True)  # type: ignore[attr-defined]
     v = _heads(ctx, form.v, last.op.transpose_b)  # type: ignore[attr-defined]
     y = target_of(ctx, last.output, Epilogue(last.output), result)
-    added = _added(ctx, form.masks, scores, (shape[-2], shape[-1]))
+    added = _added(ctx, form, scores, (shape[-2], shape[-1]))
     attend(ctx, (q, k, v, added, y), _leads(ctx, form), scores)
     return True
 
@@ -85,8 +85,9 @@ def _heads(ctx: Lowering, operand: Repeated, swapped: bool, either: bool = False
 # Masks.
 
 
-def _added(ctx: Lowering, masks: Sequence[Mask], scores: Scores, rows: tuple[int, int]) -> Operand | None:
+def _added(ctx: Lowering, form: AttentionForm, scores: Scores, rows: tuple[int, int]) -> Operand | None:
     """What is added to the scores, all masks together; `scores` is told where they are causality and nothing else."""
+    masks = form.masks
     contents = {mask: content for mask in masks if (content := _content(ctx, mask.value)) is not None}
     known = folded([(mask, contents[mask]) for mask in masks if mask in contents])
     seen = seen_by_first(known, rows) if contents else None
@@ -102,7 +103,7 @@ def _added(ctx: Lowering, masks: Sequence[Mask], scores: Scores, rows: tuple[int
         tensor = ctx.literal(np.ascontiguousarray(known, F32))
     else:
         tensor = _together(ctx, rest, contents)
-    return Operand(tensor, np.broadcast_to(geometry(ctx, tensor), masks[0].shape))
+    return Operand(tensor, np.broadcast_to(geometry(ctx, tensor), form.masked))
 
 
 def _content(ctx: Lowering, value: Value) -> np.ndarray | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from wide_models import MODELS, SLOW, WIDE_FOLDER, Zoo
+from wide_models import MODELS, SLOW, WIDE_FOLDER, Zoo, agrees_but_for_steps
 
 import mnnconvert
 from mnnconvert.verify.compare import Tolerance
@@ -49,16 +49,9 @@ def test_our_executor(zoo):
 
 @pytest.mark.mnn
 def test_the_released_runtime(zoo):
-    """The same. Its arithmetic errs by more than a millionth, so that of models with steps it misses runs on which
-    onnxruntime is steady: by no more than three times what that moves on other runs, and not all of them."""
+    """The same, as far as it can."""
     with MnnEngine(zoo.path) as engine:
-        result = compared(zoo, engine)
-    comparisons = [run.comparison for run in result.runs if run.comparison is not None]
-    assert len(comparisons) == len(zoo.runs) and any(comparison.passed for comparison in comparisons), result.lines()
-    missed = [bad for comparison in comparisons for bad in comparison.failures]
-    moves = [bad.spread.error for comparison in comparisons for bad in comparison.disputed]
-    assert zoo.model.steps or not (missed or moves), result.lines()
-    assert all(bad.numeric and bad.measured.max_abs <= 3 * max(moves) for bad in missed), result.lines()
+        agrees_but_for_steps(compared(zoo, engine), zoo.model.steps)
 
 
 def test_the_outputs_are_worth_comparing(zoo):

@@ -12,6 +12,7 @@ from real_models import FOLDER, Feeds, normal, sentence, sound, text_image
 
 import mnnconvert
 from mnnconvert.verify.engines import OnnxRuntimeEngine, Outputs
+from mnnconvert.verify.verification import VerificationResult
 
 WIDE_FOLDER = FOLDER.with_name(".models-wide")
 
@@ -218,3 +219,15 @@ class Zoo:
     def runs(self) -> list[tuple[Feeds, Outputs]]:
         engine = OnnxRuntimeEngine(self.source)
         return [(feeds, engine.run(feeds)) for feeds in self.model.feeds()]
+
+
+def agrees_but_for_steps(result: VerificationResult, steps: bool) -> None:
+    """What the released runtime finds is right. Its arithmetic errs by more than a millionth, so that of models with
+    steps it misses runs on which onnxruntime is steady: by no more than three times what that moves on other runs, and
+    not all of them."""
+    comparisons = [run.comparison for run in result.runs if run.comparison is not None]
+    assert len(comparisons) == len(result.runs) and any(each.passed for each in comparisons), result.lines()
+    missed = [bad for comparison in comparisons for bad in comparison.failures]
+    moves = [bad.spread.error for comparison in comparisons for bad in comparison.disputed]
+    assert steps or not (missed or moves), result.lines()
+    assert all(bad.numeric and bad.measured.max_abs <= 3 * max(moves) for bad in missed), result.lines()

@@ -8,11 +8,13 @@ from pass_cases import build, check_pass, feeds_for, kinds, noise
 
 from mnnconvert.ir import Graph
 from mnnconvert.ops.arrange import BroadcastTo, Concat
+from mnnconvert.ops.attention import Attention
 from mnnconvert.ops.elementwise import Binary, Select
 from mnnconvert.ops.matmul import MatMul
 from mnnconvert.ops.shape import Reshape
 from mnnconvert.passes.algebra import CanonicalAlgebra
 from mnnconvert.passes.fuse_attention import FuseAttention
+from mnnconvert.passes.names import NameOutputs
 from mnnconvert.passes.pipeline import run_pipeline
 from mnnconvert.runtime_ref.session import Session
 from mnnconvert.schema.writer import write_model
@@ -153,6 +155,44 @@ def keras_causal(op, x):
     return merged(op, op.MatMul(op.Softmax(op.add(Select(), seen, scores, number(op, -1e30))), v))
 
 
+def t5(op, x, bias, mask):
+    """Relative positions, of which each head has its own, and padding."""
+    q, k, v = projected(op, x, 4, 4, 4)
+    scores = op.Add(times(op, split(op, q, 4), split(op, k, 4)), op.Add(bias, mask))
+    return merged(op, op.MatMul(op.Softmax(scores), split(op, v, 4)))
+
+
+def swin(op, x):
+    """A table of relative positions for windows, whose keys are shared here as well."""
+    q, k, v = projected(op, x, 4, 2, 2)
+    k, v = (op.GatherV2(split(op, t, 2), op.constant(np.array([0, 0, 1, 1], np.int32)), axis=1) for t in (k, v))
+    scores = op.Add(op.Mul(times(op, split(op, q, 4), k), 8**-0.5), op.constant(noise(1, 4, 5, 5, seed=7), "table"))
+    return merged(op, op.MatMul(op.Softmax(scores), v))
+
+
+def flat(op, x, mask):
+    """Matrices of one sequence, each with its mask."""
+    q, k, v = (op.Permute(op.add(Reshape((-1, 4, SIZE)), t), dims=(1, 0, 2)) for t in projected(op, x, 4, 4, 4))
+    return op.MatMul(op.Softmax(op.Add(times(op, q, k), mask)), v)
+
+
+def bloom(op, x, slopes, mask):
+    """Slopes per head are added to matrices, a mask to a view of them that has an axis for sequences."""
+    q, k, v = (op.Permute(op.add(Reshape((-1, 4, SIZE)), t), dims=(1, 0, 2)) for t in projected(op, x, 4, 4, 4))
+    scores = op.Unsqueeze(op.Add(times(op, q, k), slopes), axes=(0,))
+    return op.MatMul(op.Squeeze(op.Softmax(op.Add(scores, mask)), axes=(0,)), v)
+
+
+PER_HEAD = {
+    "T5": (t5, {"x": ("n", "s", 16), "bias": (1, 4, "s", "s"), "mask": ("n", 1, 1, "s")}),
+    "T5, one sequence": (t5, {"x": (1, "s", 16), "bias": (1, 4, "s", "s"), "mask": (1, 1, 1, "s")}),
+    "Swin": (swin, {"x": ("n", 5, 16)}),
+    "Swin, one window": (swin, {"x": (1, 5, 16)}),
+    "flat": (flat, {"x": (1, "s", 16), "mask": (4, "s", "s")}),
+    "Bloom": (bloom, {"x": (1, "s", 16), "slopes": (4, 1, "s"), "mask": (1, 1, "s", "s")}),
+    "rows without a key": (dynamo, {"x": ("n", "s", 16), "mask": (1, 4, "s", "s")}),
+    "sinks": (gpt_oss, {"x": (1, 5, 16), "mask": (1, 4, 5, 5)}),
+}
 SPELLINGS = {
     "BERT, TorchScript": (bert, {"x": ("n", "s", 16), "mask": ("n", 1, 1, "s")}),
     "BERT, one sequence": (bert, {"x": (1, "s", 16), "mask": (1, 1, 1, "s")}),
@@ -191,18 +231,73 @@ def test_spellings_of_exporters(spelling, target):
     assert "Softmax" not in kinds(g)
 
 
-def test_both_runtimes_agree_with_the_pieces(tmp_path):
-    for number, (make, inputs) in enumerate(SPELLINGS.values()):
+@pytest.mark.parametrize("spelling", PER_HEAD)
+def test_masks_per_head_make_an_op_for_each(spelling):
+    make, inputs = PER_HEAD[spelling]
+    for target, count in (("mnn-3.6.1", 4), ("none", 1)):
+        g = build(make, **inputs)
+        CanonicalAlgebra().run(g)
+        report = check_pass(FuseAttention(target), g, rtol=1e-5, atol=1e-6)
+        elsewhere = target == "none" and spelling == "rows without a key"
+        assert (report.changes, len(report.misses)) == ((0, 1) if elsewhere else (1, 0))
+        assert kinds(g).count("Attention") == (0 if elsewhere else count)
+
+
+def test_layers_share_the_parts_of_a_mask(tmp_path):
+    def twice(op, x, bias, mask):
+        return t5(op, op.MatMul(t5(op, x, bias, mask), op.constant(noise(32, 16), "back")), bias, mask)
+
+    g = build(twice, x=(1, "s", 16), bias=(1, 4, "s", "s"), mask=(1, 1, 1, "s"))
+    made = fused(g)
+    assert (made.count("Attention"), made.count("Slice")) == (8, 7)
+
+
+@pytest.mark.parametrize(("spellings", "count"), [(SPELLINGS, 1), (PER_HEAD, 4)], ids=["one", "per head"])
+def test_both_runtimes_agree_with_the_pieces(spellings, count, tmp_path):
+    for number, (make, inputs) in enumerate(spellings.values()):
         g, path = build(make, **inputs), tmp_path / f"{number}.mnn"
         cases = [feeds_for(g, 3), feeds_for(g, 6)]
         wanted = [Session(g, "reference").run(feeds)["y"] for feeds in cases]
-        assert fused(g).count("Attention") == 1
+        assert fused(g).count("Attention") == count
         write_model(g, path)
         with MnnEngine(path) as engine:
             for feeds, want in zip(cases, wanted, strict=True):
                 for got in (engine.run(feeds)["y"], Session(g).run(feeds)["y"]):
                     assert got.shape == want.shape
                     assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
+
+
+WRONG = {  # in MNN 3.6.1: queries, keys, values, mask
+    "a mask per head": ((1, 6, 4, SIZE), (1, 6, 4, SIZE), (1, 6, 4, SIZE), (1, 4, 6, 6)),
+    "heads as sequences": ((4, 6, 1, SIZE), (4, 6, 1, SIZE), (4, 6, 1, SIZE), (4, 1, 6, 6)),
+    "sequences": ((2, 6, 4, SIZE), (2, 6, 4, SIZE), (2, 6, 4, SIZE), (1, 1, 6, 6)),
+    "more keys": ((1, 6, 4, SIZE), (1, 9, 4, SIZE), (1, 9, 4, SIZE), (1, 1, 6, 9)),
+    "a query and more keys": ((1, 1, 4, SIZE), (1, 9, 4, SIZE), (1, 9, 4, SIZE), (1, 1, 1, 9)),
+    "narrow values": ((1, 6, 4, SIZE), (1, 6, 4, SIZE), (1, 6, 4, 6), (1, 1, 6, 6)),
+}
+
+
+@pytest.mark.mnn
+@pytest.mark.parametrize("what", [*WRONG, "one mask"])
+def test_what_the_released_runtime_gets_wrong(what, tmp_path):
+    """Why heads, sequences and keys are arranged as they are."""
+    shapes = WRONG.get(what, (*[(1, 6, 4, SIZE)] * 3, (1, 1, 6, 6)))
+    feeds = {name: noise(*shape, seed=i) for i, (name, shape) in enumerate(zip("qkvm", shapes, strict=True))}
+
+    def run(engine_of, **given):
+        g = build(lambda op, **x: op.add(Attention(False), *x.values()), **{n: x.shape for n, x in given.items()})
+        return engine_of(g).run(given)["y"]
+
+    def released(g):
+        NameOutputs().run(g)
+        write_model(g, tmp_path / "m.mnn")
+        return MnnEngine(tmp_path / "m.mnn")
+
+    got, want = run(released, **feeds), run(Session, **feeds)
+    assert (got.shape == want.shape and np.allclose(got, want, rtol=0, atol=1e-5)) == (what not in WRONG)
+    if what == "a mask per head":
+        first = run(Session, **{**feeds, "m": feeds["m"][:, :1]})
+        np.testing.assert_allclose(got, first, rtol=0, atol=1e-5)
 
 
 def test_a_known_causal_mask_needs_no_operand():
@@ -282,7 +377,24 @@ NEAR = {  # how it differs, other sizes, the reason, and whether another runtime
     "fewer keys": ({}, {"k": (1, 4, 3, SIZE), "v": (1, 4, 3, SIZE)}, "5 queries on 3 keys", False),
     "keys of open number": ({}, {"k": (1, 4, "t", SIZE), "v": (1, 4, "t", SIZE)}, "5 queries on t keys", False),
     "other values": ({}, {"v": (1, 4, 5, 6)}, "keys of 8 and values of 6", True),
-    "a mask per head": ({}, {"mask": (1, 4, 5, 5)}, "from head to head", True),
+    "a mask per head of windows": (
+        {},
+        {**dict.fromkeys("qkv", (6, 4, 5, SIZE)), "mask": (6, 4, 5, 5)},
+        "from head to head, and between 6 sequences",
+        True,
+    ),
+    "very many heads": (
+        {},
+        {**dict.fromkeys("qkv", (1, 65, 5, SIZE)), "mask": (1, 65, 5, 5)},
+        "differs between 65 heads",
+        True,
+    ),
+    "sequences and masks, flat": (
+        {},
+        {**dict.fromkeys("qkv", ("h", 5, SIZE)), "mask": ("h", 5, 5)},
+        "from head to head",
+        True,
+    ),
     "five axes": ({}, dict.fromkeys("qkv", (1, 2, 2, 5, SIZE)), "three or four axes", False),
     "heads of open number": ({}, dict.fromkeys("qkv", (1, "h", 5, SIZE)), "is not known", False),
 }

@@ -50,7 +50,7 @@ def layer(b, x, index, bias, batch, past="past"):
     return b.add(Binary("ADD"), x, b.add(Reshape((0, 0, HIDDEN)), y)), k, v
 
 
-def decoder(batch=1, mask="(past+s)", past="past", extra=None) -> Graph:
+def decoder(batch=1, mask="(past+s)", past="past", extra=None, slopes=False) -> Graph:
     """Two layers on x [batch,s,32] and a mask [batch, past + s]: positions follow from the size of the first past."""
     b = Builder(Graph())
     x = b.input("x", F32, (batch, "s", HIDDEN))
@@ -65,6 +65,10 @@ def decoder(batch=1, mask="(past+s)", past="past", extra=None) -> Graph:
     if mask != "m":
         allowed = b.add(Binary("MUL"), allowed, b.add(Reshape((0, 1, 1, -1)), seen))
     bias = b.add(Select(), allowed, b.floats(0.0), b.floats(-1e30))
+    if slopes:  # how far back a key is, times a number per head
+        behind = b.add(Cast("DT_FLOAT"), b.add(Binary("SUB"), columns, at))
+        slope = b.constant(np.array([0.5, 0.25, 0.125, 0.0625], F32).reshape(4, 1, 1))
+        bias = b.add(Binary("ADD"), b.add(Binary("MUL"), b.add(Unsqueeze((0,)), behind), slope), bias)
     angles = b.add(Unsqueeze((0,)), b.add(Cast("DT_FLOAT"), at))
     y = b.add(Binary("ADD"), x, b.add(Binary("MUL"), angles, b.floats(0.1)))
     outputs = []
@@ -137,6 +141,17 @@ def test_steps_give_what_the_past_as_inputs_gives(asked, tmp_path):
     feeds = {"x": x, "mask": np.ones((1, 9), I32)}
     with MnnEngine(tmp_path / "m.mnn") as engine:
         assert np.abs(engine.run(feeds)["y"] - want).max() <= 1e-4 * np.abs(want).max()
+
+
+def test_an_op_for_each_head_keeps_its_keys():
+    x, lengths = noise(1, 9, HIDDEN), (4, 1, 1, 3)
+    want = by_hand(decoder(slopes=True), x, lengths)
+    g = decoder(slopes=True)
+    report = fused(g)
+    assert (report.changes, report.misses) == (2, [])
+    assert [n.op.layer_index for n in g.nodes if n.op.kind == "Attention"] == list(range(2 * HEADS))
+    got = in_steps(Session(g, kv_cache=True), x, lengths)
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
 
 
 def test_another_runtime_keeps_the_keys_of_several_sequences():

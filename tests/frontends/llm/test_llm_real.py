@@ -1,5 +1,6 @@
 """SmolLM2-135M-Instruct: what its files say, against transformers. Needs the models of `make quality`."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -7,22 +8,25 @@ import numpy as np
 import pytest
 from llm_cases import fed_to_mnn
 
+from mnnconvert.cli.main import main
 from mnnconvert.frontends.llm.gguf import read_gguf
 from mnnconvert.ir import CodedTensor
-from mnnconvert.llm import LlmOptions, convert_llm
+from mnnconvert.llm import convert_llm
 from mnnconvert.llm_session import LlmSession
-from mnnconvert.perplexity import encode, measure
+from mnnconvert.perplexity import encode
 from mnnconvert.schema.reader import read_model
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+import novels
 import quality_files as files
+import smollm
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.models,
     pytest.mark.skipif(not files.SMOLLM.is_file(), reason="needs `make quality`"),
 ]
-HEADS = {"attn_q": 9, "attn_k": 3}
+CHARACTERS = 6000
 PROMPT = "<|im_start|>user\nWhat is the history of the city of Paris?<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -35,34 +39,25 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reference(made):
-    """The model in transformers, from weights that the published package decodes, and its float16 folder."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    gguf = pytest.importorskip("gguf")
+    """The model in transformers, from its float16 folder, which it writes."""
+    torch = pytest.importorskip("torch")
+    for package in ("transformers", "gguf"):
+        pytest.importorskip(package)
     torch.set_num_threads(1)
-    reader = gguf.GGUFReader(str(files.SMOLLM))
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 30)
-    config = transformers.LlamaConfig(
-        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
-        num_key_value_heads=3, max_position_embeddings=8192, rms_norm_eps=1e-5, tie_word_embeddings=True,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e5}, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
-    model = transformers.LlamaForCausalLM(config).eval()
-    stored = {t.name: gguf.dequantize(t.data, t.tensor_type).reshape(t.shape[::-1]) for t in reader.tensors}
-    weights = {}
-    for name in model.state_dict():
-        if name != "lm_head.weight":
-            key = names.get_name(name, try_suffixes=(".weight",))
-            heads = HEADS.get(key.split(".")[-2])
-            weight = stored[key]
-            if heads:
-                weight = weight.reshape(heads, -1, 2, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
-            weights[name] = torch.tensor(np.ascontiguousarray(weight))
-    model.load_state_dict(weights, strict=False)
-    model.tie_weights()
-    half = made / "half"
-    model.half().save_pretrained(half)
-    (half / "tokenizer.json").write_bytes((made / "gguf/tokenizer.json").read_bytes())
-    return transformers.AutoModelForCausalLM.from_pretrained(half, dtype=torch.float32).eval()
+    smollm.write_half(made / "half", made / "gguf/tokenizer.json")
+    return smollm.in_transformers(made / "half")
+
+
+@pytest.fixture(scope="module")
+def novel(made):
+    """Pride and Prejudice."""
+    try:
+        novels.fetch()
+    except novels.NovelsError as reason:
+        pytest.skip(str(reason))
+    path = made / "novel.txt"
+    path.write_text(novels.novel(), encoding="utf-8")
+    return path
 
 
 def test_every_code_of_the_gguf_file_is_kept(made):
@@ -73,9 +68,9 @@ def test_every_code_of_the_gguf_file_is_kept(made):
             continue
         kind = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output"}.get(name[-1])
         expected = source.tensor(f"blk.{name[2]}.{kind or 'ffn_' + name[-1][:-5]}.weight").numpy()
-        heads = HEADS.get(kind)
+        heads = smollm.HEADS.get(kind)
         if heads:
-            expected = expected.reshape(heads, -1, 2, expected.shape[1]).swapaxes(1, 2).reshape(expected.shape)
+            expected = smollm.apart(expected, heads)
         tensor = node.inputs[1].tensor
         assert isinstance(tensor, CodedTensor) and tensor.coded.bits == 4
         np.testing.assert_array_equal(tensor.coded.decode().view(np.uint32), expected.view(np.uint32))
@@ -95,17 +90,16 @@ def test_64_tokens_are_those_of_transformers(made, reference):
     assert [int(scores.argmax()) for scores in fed_to_mnn(made / "gguf", steps)] == expected
 
 
-def test_perplexity_is_that_of_transformers(made, reference):
-    import torch
-
-    convert_llm(made / "half", made / "half16", LlmOptions(quant_bit=16))
-    tokens, first = encode(made / "half16", files.prose()[:12_000])
-    surprises = []
-    with torch.no_grad():
-        for start in range(0, len(tokens) - 511, 512):
-            window = torch.tensor([tokens[start : start + 512]])
-            found = torch.log_softmax(reference(window).logits[0].double(), -1)
-            surprises.append(-found[256:511].gather(1, window[0, 257:, None])[:, 0])
-    expected = float(torch.cat(surprises).mean().exp())
-    ours = measure(LlmSession(made / "half16", threads=1), tokens, 512, first=first)
-    assert ours.perplexity == pytest.approx(expected, rel=0.005)
+@pytest.mark.parametrize(("window", "stride"), [(512, 0), (1024, 512)], ids=["llama.cpp", "Hugging Face"])
+def test_perplexity_is_that_of_transformers(made, reference, novel, capsys, window, stride):
+    """By the command, on the beginning of the novel; `make perplexity` measures 50,000 characters of it."""
+    if not (made / "half16").is_dir():
+        assert main(["llm", str(made / "half"), str(made / "half16"), "--quant_bit", "16"]) == 0
+    capsys.readouterr()
+    words = ["perplexity", str(made / "half16"), "--text", str(novel), "--characters", str(CHARACTERS), "--json"]
+    words += ["--window", str(window), *(["--stride", str(stride)] if stride else [])]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    tokens, first = encode(made / "half16", novel.read_text(encoding="utf-8")[:CHARACTERS])
+    assert found["tokens"] == len(tokens)
+    assert found["perplexity"] == pytest.approx(smollm.perplexity(reference, tokens, window, stride, first), rel=0.005)
