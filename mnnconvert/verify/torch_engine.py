@@ -60,7 +60,7 @@ class TorchEngine:
         return {name: _array(value) for name, value in flat_outputs(result, set(feeds)).items()}
 
     def layers(self) -> Sequence[SourceLayer]:
-        """See `IntermediateEngine`: the nodes of the program; those of a script are of what `torch.export` makes of it."""
+        """See `IntermediateEngine`: the nodes of the program, which `torch.export` makes of a script."""
         return list(self._inside.layers())
 
     def run_values(self, feeds: Feeds, names: Sequence[str]) -> Outputs:

@@ -86,7 +86,7 @@ def places(program: Any) -> dict[str, Place]:
         origin = _origin(node)
         if node.op == "call_function" and origin in before:
             groups.setdefault(origin, []).append(node)
-    found = {}
+    found: dict[str, Place] = {}
     for origin, group in groups.items():
         inside = set(group)
         left = [node for node in group if any(user not in inside for user in node.users)]
@@ -148,7 +148,7 @@ def _watched(module: Any, keep: Callable[[str, Any], None]) -> Any:
     """An interpreter of a graph module that tells `keep` the name and value of each node."""
     from torch.fx import Interpreter
 
-    class Watched(Interpreter):
+    class Watched(Interpreter):  # type: ignore[misc]  torch is not looked into
         def run_node(self, n: Any) -> Any:
             value = super().run_node(n)
             keep(n.name, value)
