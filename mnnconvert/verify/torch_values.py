@@ -148,7 +148,7 @@ def _watched(module: Any, keep: Callable[[str, Any], None]) -> Any:
     """An interpreter of a graph module that tells `keep` the name and value of each node."""
     from torch.fx import Interpreter
 
-    class Watched(Interpreter):  # type: ignore[misc]  torch is not looked into
+    class Watched(Interpreter):  # type: ignore[misc]  # torch is not looked into
         def run_node(self, n: Any) -> Any:
             value = super().run_node(n)
             keep(n.name, value)
