@@ -141,11 +141,11 @@ def operator() -> Any:
     schema = "(str kind, Tensor x, Tensor lengths, Tensor[] states, Tensor[] weights, bool biases)"
     made = torch.library.custom_op(LAYER, run, mutates_args=(), schema=f"{schema} -> (Tensor, Tensor, Tensor)")
 
-    @made.register_fake
     def sizes(kind: str, x: Any, lengths: Any, states: list[Any], weights: list[Any], has_biases: bool) -> Any:
         hidden, directions = states[0].shape[-1], states[0].shape[0]
         return x.new_empty(*x.shape[:2], directions * hidden), *(states[0].new_empty(states[0].shape) for _ in range(2))
 
+    made.register_fake(sizes)
     return made
 
 
