@@ -75,3 +75,11 @@ def test_other_work_on_packed_data_is_refused(tmp_path):
     path = save(Packs(), (torch.randn(3, 7, 5), torch.tensor([7, 5, 2])), "traced", tmp_path)
     (problem,) = refusal(path)
     assert problem.reference == "unsupported-op" and "aten::tanh" in problem.message
+
+
+def test_a_module_with_packed_sequences_is_refused_with_the_way_out(tmp_path):
+    inputs = torch.randn(3, 7, 5), torch.tensor([7, 5, 2])
+    with pytest.raises(mnnconvert.ConversionError) as caught:
+        mnnconvert.convert(READERS["rnn"](), tmp_path / "m.mnn", example_inputs=inputs)
+    (problem,) = caught.value.diagnostics
+    assert problem.reference == "torch-export-failed" and "torch.jit.trace" in problem.hint
