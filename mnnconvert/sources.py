@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,6 +79,21 @@ def torch_inputs(options: ConversionOptions) -> InputOptions:
     from mnnconvert.frontends.torch.inputs import input_options
 
     return input_options(given_shapes(options), options.input_type, options.input_value, options.batch or 0)
+
+
+def inputs_of_script(source: Path, mnn: Path, values: Iterable[str] = ()) -> InputOptions | None:
+    """What a converted file tells of the inputs of the script that it was made of; None where the source is no script.
+
+    `values` such as "rate:16000" are what the user says beside it.
+    """
+    from mnnconvert.frontends.torch.files import kind_of_file
+    from mnnconvert.frontends.torch.inputs import input_options, said_by
+    from mnnconvert.schema.reader import read_model
+
+    if guess_framework(source) != "TORCH" or kind_of_file(source) != "script":
+        return None
+    told = said_by(read_model(mnn))
+    return replace(told, values={**told.values, **input_options({}, (), values, 0).values})
 
 
 def told_of(framework: str, chosen: Mapping[str, str]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from mnnconvert.ir.types import merge
 from mnnconvert.options import ConversionOptions
 from mnnconvert.runtime_ref.session import Session, load
 from mnnconvert.schema.reader import read_model
+from mnnconvert.sources import inputs_of_script
 from mnnconvert.verify.compare import Comparison, Tolerance
 from mnnconvert.verify.engines import Engine, OnnxRuntimeEngine, Outputs, SessionEngine, TensorInfo
 from mnnconvert.verify.first_call import at_first_call
@@ -119,7 +120,10 @@ class _Verification:
         self.tolerance = Tolerance(judged)
         framework = request.options.framework or "" if request.options else ""
         self.candidate = open_candidate(request.mnn, request.engine)
-        self.reference = at_first_call(open_source(request.source, framework, chosen=request.chosen), self.candidate)
+        values = request.options.input_value if request.options else ()
+        self.script = inputs_of_script(request.source, request.mnn, values)
+        chosen = {**request.chosen, **({} if self.script is None else {"inputs": self.script})}
+        self.reference = at_first_call(open_source(request.source, framework, chosen=chosen), self.candidate)
         self.feeds: Feeds = {}
         self.missed = False
         self.functions = {r.function: load_function(r.function, self.folder) for r in self.rules if r.function}
@@ -218,6 +222,12 @@ class _Verification:
         request = self.request
         files = {"model_file": str(request.source), "mnn_model": str(request.mnn)}
         options = request.options or ConversionOptions.from_keywords(**files, **request.chosen, verify="never")
+        if self.script is not None:
+            types, values = (
+                tuple(f"{n}:{v}" for n, v in said.items()) for said in (self.script.types, self.script.values)
+            )
+            shapes = {n: tuple(d for d in s if isinstance(d, int)) for n, s in self.script.shapes.items()}
+            options = replace(options, input_shape=shapes, input_type=types, input_value=values)
         tolerance = Tolerance(request.tolerance or ConversionOptions.tolerance)
         return Bisector(self.reference, options, request.mnn, tolerance, request.progress).run(self._looked_into())
 
@@ -252,13 +262,13 @@ def choose_feeds(
     runs: int | None = None,
 ) -> Sequence[Feeds | Iterable[Feeds]]:
     """The given arrays, those at a path (`feeding.read_feeds`), or seeded random ones: see `feeding.made_up`."""
-    infos = _common_inputs(reference, candidate)
+    infos = common_inputs(reference, candidate)
     if inputs is None:
         return made_up(infos, seed, shapes or {}, runs)
     return [inputs] if isinstance(inputs, Mapping) else read_feeds(Path(inputs), infos)
 
 
-def _common_inputs(reference: Engine, candidate: Engine) -> list[TensorInfo]:
+def common_inputs(reference: Engine, candidate: Engine) -> list[TensorInfo]:
     """The inputs of the reference, with the sizes that the candidate fixes, and its types where only it knows them."""
     fixed = {info.name: info.shape for info in candidate.inputs}
     kinds = {info.name: info.dtype for info in candidate.inputs}

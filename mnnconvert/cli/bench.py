@@ -31,7 +31,7 @@ from mnnconvert.cli.run import (
 )
 from mnnconvert.errors import UsageError
 from mnnconvert.option_types import Option
-from mnnconvert.options import COMMON
+from mnnconvert.options import COMMON, OPTIONS
 
 if TYPE_CHECKING:
     from mnnconvert.ir import Graph
@@ -41,12 +41,15 @@ if TYPE_CHECKING:
 PROFILED = 5  # runs, of which the median of each kernel is shown
 LONGEST = 30  # rows of a profile that are shown; --json has all
 
+TELLING = tuple(option for option in OPTIONS if option.field in ("prototxt", "signature"))
+
 SYNTAX = Syntax(
     usage="mnnconvert bench MNN [--vs SRC] [--profile] [--threads N] [--backend NAME] [--rounds N]\n"
     "       mnnconvert bench --op NAME [--shape 1x64x56x56,64x64x3x3] [--set pads=1,1,1,1]...",
     summary="Time a model: the median of many runs; --vs times the source engine in turn with it. --op times one op.",
     options=(
-        Option("--vs", "vs", "path", "the ONNX or TFLite source, run by its own engine", metavar="SRC"),
+        Option("--vs", "vs", "path", "the source model, run by its own engine", metavar="SRC"),
+        *TELLING,
         Option("--threads", "threads", "int", "threads of each engine", default=1, low=1, metavar="N"),
         BACKEND,
         replace(PRECISION, default="fast"),
@@ -76,10 +79,12 @@ def run(arguments: Arguments, out: Output) -> int:
         return _bench_op(arguments, out)
     if not arguments.words:
         raise UsageError.of("missing-option", "There is no model to time.", hint=f"Usage: {SYNTAX.usage}")
+    from mnnconvert.verification import common_inputs
+
     session, engines = _engines(arguments)
     # The source knows the names of open sizes and its own element types, so it decides what the inputs are.
     feeds = read_inputs(arguments.texts("input"))
-    feeds = complete_with_note(feeds, engines[-1].inputs, arguments.number("seed"), out)
+    feeds = complete_with_note(feeds, common_inputs(engines[-1], engines[0]), arguments.number("seed"), out)
     seconds = take_turns(engines, feeds, arguments.number("rounds"), arguments.number("warmup"), out)
     rows = [summarize(engine.name, times) for engine, times in zip(engines, seconds, strict=True)]
     document: dict[str, Any] = {"ok": True, "exit_code": 0, "threads": arguments["threads"], "engines": rows}
@@ -227,9 +232,28 @@ def _engines(arguments: Arguments) -> tuple[Session, list[Engine]]:
     session = api.load(arguments.words[0], threads=threads, **session_options(arguments))
     engines: list[Engine] = [SessionEngine(session, f"mnnconvert {arguments['backend']}")]
     source = arguments.text("vs")
+    if source is None and _told(arguments):
+        flags = ", ".join(f"--{name}" for name in _told(arguments))
+        raise UsageError.of("option-without-effect", f"{flags} is for the source of --vs", hint="name it with --vs SRC")
     if source is not None:
-        engines.append(open_source(Path(source), threads=threads, optimize=True))
+        engines.append(open_source(Path(source), threads=threads, optimize=True, chosen=_chosen(arguments)))
     return session, engines
+
+
+def _chosen(arguments: Arguments) -> dict[str, Any]:
+    """What tells the source beside its file: options, and what the converted file says of the inputs of a script."""
+    from mnnconvert.sources import check_told, guess_framework, inputs_of_script
+
+    source, mnn = Path(str(arguments["vs"])), Path(arguments.words[0])
+    told = _told(arguments)
+    check_told(told, [guess_framework(source)])
+    inputs = inputs_of_script(source, mnn)
+    return {**told, **({} if inputs is None else {"inputs": inputs})}
+
+
+def _told(arguments: Arguments) -> dict[str, str]:
+    given = {option.field: arguments.text(option.field) for option in TELLING}
+    return {name: text for name, text in given.items() if text is not None}
 
 
 def take_turns(

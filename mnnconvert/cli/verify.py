@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ACCURACY_MISSED = 3
 SOURCE, LAYERS, REPORTS = "Inputs and bounds", "Where it goes wrong", "Reports"
-AGAIN = ("framework", "prototxt", "signature", "optimize_level", "disable_pass", "transformer_fuse",
+AGAIN = ("framework", "prototxt", "signature", "input_value", "optimize_level", "disable_pass", "transformer_fuse",
          "use_gelu_approximation", "convert_matmul_to_conv")  # fmt: skip
 """Options of the conversion that a bisection, which does it again, has to know."""
 CONVERSION = tuple(option for option in OPTIONS if option.field in AGAIN)

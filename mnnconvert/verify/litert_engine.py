@@ -20,7 +20,7 @@ import numpy as np
 
 from mnnconvert.errors import ConversionError, MnnConvertError
 from mnnconvert.frontends.tflite.model import SourceGraph, load
-from mnnconvert.verify.engines import Feeds, Outputs, TensorInfo
+from mnnconvert.verify.engines import TWIN_BYTES, Change, Feeds, Outputs, TensorInfo
 from mnnconvert.verify.layers import SourceLayer
 
 
@@ -92,6 +92,17 @@ class LiteRtEngine:
             if name in places and name not in found:
                 found[name] = self._real(places[name], keeping._interpreter.get_tensor(places[name]))
         return found
+
+    def with_constants(self, change: Change) -> LiteRtEngine | None:
+        """The same model with `change` applied to its float constants; None beyond 500 MB."""
+        from mnnconvert.verify.litert_twin import with_constants
+
+        if len(self._content) > TWIN_BYTES:
+            return None
+        twin = copy.copy(self)
+        twin._content = with_constants(self._content, change)
+        twin._interpreter = twin._open()
+        return twin
 
     @cached_property
     def _graph(self) -> SourceGraph:

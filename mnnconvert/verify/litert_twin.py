@@ -18,7 +18,7 @@ import numpy as np
 from mnnconvert.frontends.tflite.model import ABSENT, SourceGraph, SourceModel, SourceTensor, load
 from mnnconvert.frontends.tflite.state import SUFFIX, VARIABLE_OPS, state_name, variable_names
 from mnnconvert.frontends.tflite.steps import RANGES, decoded
-from mnnconvert.verify.engines import TensorInfo
+from mnnconvert.verify.engines import Change, TensorInfo
 
 WEIGHTED = {  # operator: places of its weights
     "CONV_2D": (1,), "DEPTHWISE_CONV_2D": (1,), "FULLY_CONNECTED": (1,), "BATCH_MATMUL": (1,), "TRANSPOSE_CONV": (1,),
@@ -175,3 +175,50 @@ def _open_variables(twin: Twin, graph: SourceGraph, table: Any, states: dict[int
     twin.outputs += [(_info(name + SUFFIX, graph, i), i) for name, i in ends]
     table.inputs = [i for _, i in twin.inputs]
     table.outputs = [i for _, i in twin.outputs]
+
+
+def with_constants(content: bytes, change: Change) -> bytes:
+    """A model with `change` applied to its float32 constants, and to its float16 ones, which become float32."""
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+
+    tables = schema.ModelT.InitFromPackedBuf(bytearray(content), 0)
+    shared: dict[int, int] = {}  # a buffer -> the one with its changed numbers
+    for table in tables.subgraphs:
+        table.operators = [o for o in table.operators if not _widened(schema, tables, table, o)]
+        for tensor in table.tensors:
+            if tensor.type == schema.TensorType.FLOAT32 and tensor.buffer not in shared:
+                shared[tensor.buffer] = _changed(schema, tables, tensor.buffer, change)
+            if tensor.type == schema.TensorType.FLOAT32:
+                tensor.buffer = shared[tensor.buffer]
+    builder = flatbuffers.Builder(len(content))
+    builder.Finish(tables.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
+def _changed(schema: Any, tables: Any, index: int, change: Change) -> int:
+    """A buffer with the changed numbers of another one; the same where that is empty."""
+    data = tables.buffers[index].data
+    if data is None or not len(data):
+        return index
+    buffer = schema.BufferT()
+    numbers = np.asarray(data, np.uint8).view(np.float32)
+    buffer.data = np.asarray(change(numbers), np.float32).view(np.uint8)
+    tables.buffers.append(buffer)
+    return len(tables.buffers) - 1
+
+
+def _widened(schema: Any, tables: Any, table: Any, operator: Any) -> bool:
+    """Whether an operator only made float32 of a float16 constant; its result is that constant now."""
+    code = tables.operatorCodes[operator.opcodeIndex]
+    if max(code.builtinCode, code.deprecatedBuiltinCode) != schema.BuiltinOperator.DEQUANTIZE:
+        return False
+    source, result = (table.tensors[places[0]] for places in (operator.inputs, operator.outputs))
+    data = tables.buffers[source.buffer].data
+    if source.type != schema.TensorType.FLOAT16 or data is None or not len(data):
+        return False
+    buffer = schema.BufferT()
+    buffer.data = np.asarray(data, np.uint8).view(np.float16).astype(np.float32).view(np.uint8)
+    tables.buffers.append(buffer)
+    result.buffer = len(tables.buffers) - 1
+    return True

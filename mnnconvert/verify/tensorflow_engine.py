@@ -61,11 +61,11 @@ class TensorFlowEngine:
             ) from problem
 
     def layers(self) -> Sequence[SourceLayer]:
-        """See `IntermediateEngine`: the nodes of the main graph that the outputs depend on."""
+        """See `IntermediateEngine`: the nodes that the outputs depend on, those of called functions too."""
         from mnnconvert.frontends.tensorflow.ports import in_order, place
         from mnnconvert.verify.layers import SourceLayer
 
-        source = self._model.freeze()
+        source = self._model.flat()
         fed = {place(reference)[0]: name for name, reference in source.inputs}
 
         def name_of(reference: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.errors import ConversionError, MnnConvertError
-from mnnconvert.frontends.torch.export import open_file
+from mnnconvert.frontends.torch.export import open_file, program_of
 from mnnconvert.frontends.torch.inputs import InputOptions, ScriptInput
 from mnnconvert.frontends.torch.ports import flat_outputs, input_ports
 from mnnconvert.verify.engines import Feeds, Outputs, TensorInfo
+from mnnconvert.verify.layers import SourceLayer
+from mnnconvert.verify.torch_values import Inside, leaves
 
 
 class TorchEngine:
@@ -56,6 +59,32 @@ class TorchEngine:
                 raise self._failed(problem) from problem
         return {name: _array(value) for name, value in flat_outputs(result, set(feeds)).items()}
 
+    def layers(self) -> Sequence[SourceLayer]:
+        """See `IntermediateEngine`: the nodes of the program, which `torch.export` makes of a script."""
+        return list(self._inside.layers())
+
+    def run_values(self, feeds: Feeds, names: Sequence[str]) -> Outputs:
+        """See `IntermediateEngine`: the program is run, and only these values are kept."""
+        found = {name: np.asarray(feeds[name]) for name in names if name in feeds}
+        found |= {name: array for name, array in self.run(feeds).items() if name in names and name not in found}
+        rest = [name for name in names if name not in found]
+        return found | {name: _array(value) for name, value in self._values(feeds, rest).items()}
+
+    def _values(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
+        import torch
+
+        with torch.no_grad(), _threads(self._threads):
+            try:
+                return self._inside.values({name: _tensor(array) for name, array in feeds.items()}, names)
+            except MnnConvertError:
+                raise
+            except Exception as problem:
+                raise self._failed(problem) from problem
+
+    @cached_property
+    def _inside(self) -> Inside:
+        return Inside(program_of(self._source))
+
     def _call(self, feeds: dict[str, Any]) -> Any:
         source = self._source
         if source.program is not None:
@@ -77,8 +106,7 @@ class TorchEngine:
 def _call_program(program: Any, feeds: dict[str, Any]) -> Any:
     from torch.utils import _pytree as pytree
 
-    leaves = [feeds[name] if isinstance(name, str) else name for name in program.graph_signature.user_inputs]
-    args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    args, kwargs = pytree.tree_unflatten(leaves(program, feeds), program.call_spec.in_spec)
     return program.module()(*args, **kwargs)
 
 

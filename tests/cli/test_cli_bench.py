@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
+import mnnconvert
 from mnnconvert.cli.main import main
 from mnnconvert.ir import F32, Builder, Graph
 from mnnconvert.ops.elementwise import Binary, Unary
@@ -61,3 +63,19 @@ def test_ops_of_a_backend(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"Convolution", "NonMaxSuppressionV2"} <= {row["name"] for row in document["ops"]}
     assert main(["ops", "--backend", "cpu", "--md"]) == 0
     assert "| Convolution |" in capsys.readouterr().out
+
+
+def test_a_source_with_a_net_of_its_own(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Caffe weights are timed with their prototxt, at the sizes of the converted file."""
+    pytest.importorskip("cv2", reason="needs OpenCV (make setup)")
+    from caffe_cases import files, inputs, layer
+
+    sizes = "convolution_param { num_output: 2 kernel_size: 3 }"
+    text = inputs(data=(1, 3, 8, 9)) + layer("Convolution", "data", "y", sizes)
+    net, weights = files(tmp_path, text, {"y": [np.ones((2, 3, 3, 3)), np.zeros(2)]})
+    mnnconvert.convert(weights, tmp_path / "m.mnn", prototxt=net, verify="never")
+    command = ["bench", str(tmp_path / "m.mnn"), "--rounds", "1", "--warmup", "0"]
+    assert main([*command, "--vs", str(weights), "--prototxt", str(net), "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)["engines"]][1] == "OpenCV"
+    assert main([*command, "--prototxt", str(net)]) != 0
+    assert "--vs" in capsys.readouterr().err

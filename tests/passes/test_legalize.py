@@ -67,6 +67,10 @@ CASES = {
         lambda op, x, other: (op.GREATER(x, other), op.GREATEREQUAL(other, x), op.LESSEQUAL(x, other)),
         {"x": SIGNED.reshape(2, 3, 1), "other": noise(1, 5) - 1},
     ),
+    "codes-of-a-vector": (
+        lambda op, x: op.Int8ToFloat(op.FloatToInt8(x, scale=(10.0,), zero=(3.0,)), scale=(0.1,), zero=(3.0,)),
+        {"x": noise(64)},
+    ),
     "outer-less": (lambda op, x, other: op.LESS(x, other), {"x": noise(5, 1), "other": noise(7)}),
     "float-modulo": (
         lambda op, x, other: op.FLOORMOD(x, other),

@@ -110,3 +110,21 @@ def test_codes_may_be_a_step_apart(apart, passed):
 def test_other_shapes_of_codes_are_missed():
     got, want = {"y": np.zeros((2, 3), np.int8)}, {"y": np.zeros(6, np.int8)}
     assert not compare_outputs(got, want, TOLERANCE, steps={"y": 1}).passed
+
+
+def test_constants_can_be_changed(tmp_path):
+    """Those in float32 and in float16; integers stay, and so does the engine itself."""
+    half = const(np.array([1.5, -2.25]), "float16")
+    whole, shape = const(np.array([10.0, 20.0], np.float32)), const([3, 2])
+    tensors = [T((3, 2)), half, T((2,)), T((3, 2)), whole, T((3, 2)), shape, T((3, 2))]
+    ops = [
+        Op("DEQUANTIZE", [1], [2], "DequantizeOptions"), Op("MUL", [0, 2], [3], "MulOptions"),
+        Op("ADD", [3, 4], [5], "AddOptions"), Op("RESHAPE", [5, 6], [7], "ReshapeOptions"),
+    ]  # fmt: skip
+    opened = engine(build(G(tensors, ops, [0], [7])), tmp_path)
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    other = opened.with_constants(lambda numbers: numbers * np.float32(1 + 1e-6))
+    factors = np.array([1.5, -2.25], np.float32) * np.float32(1 + 1e-6)
+    want = x * factors + np.array([10.0, 20.0], np.float32) * np.float32(1 + 1e-6)
+    np.testing.assert_array_equal(other.run({"t0": x})["t7"], want)
+    np.testing.assert_array_equal(opened.run({"t0": x})["t7"], x * np.array([1.5, -2.25], np.float32) + [10, 20])

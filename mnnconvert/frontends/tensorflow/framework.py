@@ -51,8 +51,12 @@ class Opened(Protocol):
 
     def freeze(self) -> SourceModel: ...
 
+    def flat(self) -> SourceModel:
+        """As `freeze`, with the functions that nodes call in the place of these nodes, as CALL/NODE."""
+        ...
+
     def values(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
-        """The results of nodes by `name` or `name:port`; those that cannot be had are left out."""
+        """The results of nodes of `flat` by `name` or `name:port`; those that cannot be had are left out."""
         ...
 
 
@@ -178,8 +182,39 @@ class _Graph:
         results = self.session.run(dict(wanted), {tensor: feeds[name] for name, tensor in self.fed.items()})
         return {name: np.asarray(array) for name, array in results.items()}
 
+    def freeze(self) -> SourceModel:
+        """Variables become constants; functions stay."""
+        return _parsed(self._definition(), self.path, self.fed, self.fetched)
+
+    def _definition(self) -> Any:
+        """The GraphDef without variables."""
+        return self.session.graph.as_graph_def()
+
+    def flat(self) -> SourceModel:
+        """See `Opened`."""
+        return self._flat[0]
+
+    @cached_property
+    def _flat(self) -> tuple[SourceModel, _Graph]:
+        source = self.freeze()
+        if not source.functions:
+            return source, self
+        tf = require_tensorflow("running the source model")
+        called = _inlined(tf, self._definition(), self.fed, self.fetched)
+        definition = called.graph.as_graph_def()
+        fed, fetched = (
+            dict(zip(self.fed, called.inputs, strict=True)),
+            dict(zip(self.fetched, called.outputs, strict=True)),
+        )
+        source = _parsed(definition, self.path, fed, fetched)
+        return source, _Graph(self.path, *_imported(tf, self.path, definition, source, 1))
+
     def values(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
-        """See `Opened`. What lies in loops cannot be fetched, nor what a branch that was not taken would make."""
+        """See `Opened`."""
+        return self._flat[1].own_values(feeds, names)
+
+    def own_values(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Results of nodes of this graph: none from inside of loops, or of a branch that was not taken."""
         tf = require_tensorflow("running the source model")
         graph, wanted = self.session.graph, {}
         for name in names:
@@ -200,6 +235,15 @@ class _Graph:
             with suppress(tf.errors.OpError):
                 found |= self._fetch({name: tensor}, feeds)
         return found
+
+
+def _inlined(tf: Any, definition: Any, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:
+    """A frozen graph as a function of these tensors, in which TensorFlow has put functions in the place of calls."""
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    wrapped = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(definition, name=""), [])
+    ports = [[wrapped.graph.get_tensor_by_name(t.name) for t in group.values()] for group in (inputs, outputs)]
+    return convert_variables_to_constants_v2(wrapped.prune(*ports), lower_control_flow=False)
 
 
 def _session(tf: Any, graph: Any, threads: int) -> Any:
@@ -255,8 +299,7 @@ class SavedModel(_Graph):
         ports = [_tensors(path, graph, group) for group in (found.inputs, found.outputs)]
         super().__init__(path, session, *ports)
 
-    def freeze(self) -> SourceModel:
-        """Variables become constants; functions stay."""
+    def _definition(self) -> Any:
         tf = require_tensorflow("reading a SavedModel")
         from tensorflow.python.framework.convert_to_constants import (  # no public name does this to a session
             convert_variables_to_constants_from_session_graph as frozen,
@@ -265,10 +308,9 @@ class SavedModel(_Graph):
         names = [tensor.op.name for tensor in self.fetched.values()]
         try:
             with self.session.graph.as_default(), _without_advice(tf):
-                definition = frozen(self.session, self.session.graph.as_graph_def(), list(dict.fromkeys(names)))
+                return frozen(self.session, self.session.graph.as_graph_def(), list(dict.fromkeys(names)))
         except _errors(tf) as problem:
             raise _failed(self.path, "freeze", problem) from problem
-        return _parsed(definition, self.path, self.fed, self.fetched)
 
 
 def _parsed(definition: Any, path: Path, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> SourceModel:
@@ -322,7 +364,7 @@ class KerasModel:
             )  # fmt: skip
         names = _unique([t.name.partition(":")[0] for t in inputs])
         specs = [tf.TensorSpec(t.shape, t.dtype, name) for t, name in zip(inputs, names, strict=True)]
-        structure = model.input
+        structure = getattr(model, "input", inputs[0])  # a Sequential that was read from a file has no `input`
 
         def call(*tensors: Any) -> Any:
             packed = tf.nest.pack_sequence_as(structure, list(tensors))
@@ -352,7 +394,11 @@ class KerasModel:
 
     def values(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
         """See `Opened`."""
-        return self._graph.values(feeds, names)
+        return self._graph.own_values(feeds, names)
+
+    def flat(self) -> SourceModel:
+        """See `Opened`: Keras' own freezing leaves no calls."""
+        return self.freeze()
 
     @cached_property
     def _frozen(self) -> Any:

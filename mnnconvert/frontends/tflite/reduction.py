@@ -7,6 +7,7 @@ from mnnconvert.frontends.common.compose import along, apply, calc, cast
 from mnnconvert.frontends.common.nodes import axis_of, known_rank
 from mnnconvert.frontends.common.reduction import log_softmax, reduction
 from mnnconvert.frontends.tflite.compose import ACTIVATIONS
+from mnnconvert.frontends.tflite.means import mean_of_codes
 from mnnconvert.frontends.tflite.node import TfliteNode
 from mnnconvert.frontends.tflite.registry import tflite_op
 from mnnconvert.ir import F32, I32, Builder, Value
@@ -25,6 +26,10 @@ LEAST_NORM = 1e-6  # a shorter vector is divided by this
 @tflite_op(*REDUCTIONS)
 def reduce(b: Builder, n: TfliteNode) -> Value:
     x, operation, keep = n.input(0), REDUCTIONS[n.op], bool(n.option("KeepDims", False))
+    if n.op == "MEAN" and n.source(0).quantized and n.constant(1) is not None:
+        mean = mean_of_codes(b, n, n.ints(1, "the axes"), keep)
+        if mean is not None:
+            return mean
     dtype, x = x.dtype, x if x.dtype in (F32, I32) else cast(b, x, I32)
     axes = n.input(1) if n.constant(1) is None else n.ints(1, "the axes")
     return cast(b, reduction(b, n, x, operation, axes, keep), dtype)

@@ -31,7 +31,11 @@ def overload_of(name: str) -> Any:
 
 def table() -> dict[Any, Callable[..., Any]]:
     """The decompositions of this folder by overload."""
-    from mnnconvert.frontends.torch import decompositions_resize, decompositions_windows  # noqa: F401  (register theirs)
+    from mnnconvert.frontends.torch import (  # noqa: F401  (register theirs)
+        decompositions_recurrent,
+        decompositions_resize,
+        decompositions_windows,
+    )
 
     found = {overload_of(name): function for name, function in DECOMPOSITIONS.items()}
     return {target: function for target, function in found.items() if target is not None}
@@ -332,3 +336,23 @@ def vector_norm(x: Any, order: Any = 2, axes: Any = None, keepdim: bool = False,
     if axes or not keepdim:
         return NotImplemented
     return torch.linalg.vector_norm(x, order, tuple(range(x.dim())), keepdim, dtype=dtype)
+
+
+@decomposes("aten::scaled_dot_product_attention")
+def attention(q: Any, k: Any, v: Any, mask: Any = None, dropout: float = 0, causal: bool = False, **named: Any) -> Any:
+    """Without an axis of heads, or with more than [batch, heads, length, size]."""
+    from torch.nn import functional
+
+    rank, shape = q.dim(), (*q.shape[:-1], v.shape[-1])
+    if rank == 4 or not rank == k.dim() == v.dim() or (rank > 4 and mask is not None and mask.dim() > 2):
+        return NotImplemented
+    heads = q.shape[-3] if rank > 4 else 1
+    q, k, v = (x.reshape(-1, heads, *x.shape[-2:]) for x in (q, k, v))
+    mask = mask.unsqueeze(1) if mask is not None and mask.dim() == 3 else mask
+    return functional.scaled_dot_product_attention(q, k, v, mask, dropout, causal, **named).reshape(shape)
+
+
+@decomposes("aten::sort.stable")
+def stable_sort(x: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+    """What `sort` becomes takes the first of equal values first, whatever the direction."""
+    return x.sort(dim, descending)

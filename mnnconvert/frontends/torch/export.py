@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from mnnconvert.errors import ConversionError, MnnConvertError
@@ -22,6 +23,8 @@ from mnnconvert.frontends.torch.inputs import (
     script_inputs,
 )
 from mnnconvert.frontends.torch.script import Script
+
+PACKED = "packed sequences are followed in traces only: save torch.jit.trace(module, inputs), and convert that file"
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,15 @@ def export(
         raise ConversionError.of(
             "torch-export-failed",
             f"torch.export cannot trace the model: {short(error)}",
-            hint=hint or "mnnconvert explain torch-export-failed says what it needs",
+            hint=hint or (PACKED if _packs(error) else "mnnconvert explain torch-export-failed says what it needs"),
         ) from error
+
+
+def _packs(error: BaseException) -> bool:
+    """Whether a recurrent layer that was given packed sequences is where it ends."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    layers = [f for f in frames if f.f_code.co_filename.endswith("rnn.py") and f.f_code.co_name == "forward"]
+    return any(frame.f_locals.get("batch_sizes") is not None for frame in layers)
 
 
 def known_cause(error: BaseException | None) -> MnnConvertError | None:

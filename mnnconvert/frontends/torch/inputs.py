@@ -9,9 +9,10 @@ from typing import Any
 from mnnconvert.errors import ConversionError, Diagnostic, UsageError
 from mnnconvert.frontends.common.signature import check_names
 from mnnconvert.frontends.torch.script import input_names
-from mnnconvert.ir import Shape
+from mnnconvert.ir import Graph, Shape
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+BOUND = "bound/"  # begins the metadata that tell which number an input is bound to
 OPEN_BATCH, OPEN_SIZE = 2, 32  # what a size that stays open is while the model is traced
 
 
@@ -34,6 +35,14 @@ def input_options(shapes: Mapping[str, Shape], types: Iterable[str], values: Ite
         except ValueError:
             raise UsageError.of("bad-option-value", f"--input-value takes NAME:NUMBER, not '{name}:{text}'.") from None
     return InputOptions(shapes, dict(_pair(each, "--input-type", "ids:int64") for each in types), numbers, batch)
+
+
+def said_by(graph: Graph) -> InputOptions:
+    """What a converted graph tells of the inputs of its script: a conversion with this says the same of them."""
+    shapes = {v.name: tuple(d if isinstance(d, int) else 0 for d in v.shape) for v in graph.inputs if v.shape}
+    types = {v.name: graph.source_types.get(v.name, str(v.dtype)) for v in graph.inputs}
+    values = [f"{name[len(BOUND) :]}:{text}" for name, text in graph.metadata.items() if name.startswith(BOUND)]
+    return input_options(shapes, [f"{name}:{kind}" for name, kind in types.items()], values, 0)
 
 
 def _pair(text: str, flag: str, example: str) -> tuple[str, str]:

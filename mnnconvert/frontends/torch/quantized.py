@@ -35,6 +35,7 @@ def gather_scales(graph: Any) -> None:
             turned.meta["val"] = weight.meta["val"].permute(1, 0)
         product.args = (product.args[0], turned)
         users[0].replace_all_uses_with(product)
+        product.meta["from_node"] = users[0].meta.get("from_node", [])  # whose value it has now
         graph.erase_node(users[0])
     graph.eliminate_dead_code()
 

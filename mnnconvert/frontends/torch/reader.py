@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mnnconvert.frontends.torch.inputs import InputOptions
+from mnnconvert.frontends.torch.inputs import BOUND, InputOptions
 from mnnconvert.ir import Graph
 
 Note = Callable[[str, str, str], None]
@@ -28,7 +28,9 @@ def read_torch(path: Path, options: InputOptions | None = None, note: Note | Non
     scripted = source.scripted is not None
     if scripted and note is not None and sets_state(source.scripted):
         note(*FORGOTTEN)
-    return graph_of(program, path.resolve().parent, InputOptions() if scripted else options, note)
+    graph = graph_of(program, path.resolve().parent, InputOptions() if scripted else options, note)
+    graph.metadata |= {f"{BOUND}{name}": str(number) for name, number in options.values.items()}
+    return graph
 
 
 def graph_of(program: Any, folder: Path, options: InputOptions, note: Note | None = None) -> Graph:

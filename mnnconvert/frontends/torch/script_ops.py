@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mnnconvert.errors import ConversionError
+from mnnconvert.frontends.torch.packed_sequences import find_packed
 
 
 def find_python(node: Any, operands: list[Any]) -> Callable[..., Any] | None:
@@ -16,6 +17,9 @@ def find_python(node: Any, operands: list[Any]) -> Callable[..., Any] | None:
 
     schema = node.schema()
     name = schema.split("(")[0]
+    packed = find_packed(name, operands)
+    if packed is not None:
+        return packed
     if name in EXACT:
         return EXACT[name]
     kind = node.kind()

@@ -23,13 +23,19 @@ def translates(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 def node(op: str, inputs: Sequence[Any], domain: str = "", **attributes: Any) -> Any:
     """The result of a node that is written here."""
+    return nodes(op, inputs, 1, domain, **attributes)[0]
+
+
+def nodes(op: str, inputs: Sequence[Any], count: int, domain: str = "", **attributes: Any) -> Sequence[Any]:
+    """The results of a node that has several."""
     import onnx_ir as ir
     from torch.onnx._internal.exporter import _core
 
     tracer = _core.current_tracer
-    made = ir.node(op, list(inputs), attributes, domain=domain, version=1 if domain else tracer.opset.version)
+    version = 1 if domain else tracer.opset.version
+    made = ir.node(op, list(inputs), attributes, domain=domain, version=version, num_outputs=count)
     tracer.nodes.append(made)
-    return made.outputs[0]
+    return list(made.outputs)
 
 
 def coded(codes: Any, scale: Any, zero: Any, block: int, lowest: int = -128, highest: int = 127) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mnnconvert.ir import F32, I32, Builder, Node, Value
+from mnnconvert.ir import F32, I8, I32, Builder, Node, Value
 from mnnconvert.ir.types import element_count, known
 from mnnconvert.ops.activation import ReLU
 from mnnconvert.ops.arrange import BroadcastTo
@@ -274,7 +274,27 @@ def _zero_points(b: Builder, node: Node) -> Made:
     return None
 
 
+def _codes_of_vector(b: Builder, node: Node) -> Made:
+    """As a matrix of one row, which codes stay until they are numbers again."""
+    x = node.inputs[0]
+    if x.rank is None or x.rank > 1:
+        return None
+    row = _row_of(x) or b.add(Reshape((1, -1)), x)
+    return [b.add(Reshape((-1,) if x.rank else ()), b.add(node.op, row))]
+
+
+def _row_of(x: Value) -> Value | None:
+    """The row of codes that was made a vector."""
+    before = x.producer
+    if x.dtype != I8 or before is None or not isinstance(before.op, Reshape):
+        return None
+    matrix = before.inputs[0]
+    return matrix if matrix.rank == 2 and (matrix.shape or ())[0] == 1 else None
+
+
 DEFECTS = (
+    Defect("FloatToInt8", "the codes of a vector are written beyond its memory", _codes_of_vector),
+    Defect("Int8ToFloat", "the codes of a vector are read beyond its memory", _codes_of_vector),
     Defect("FloatToInt8", "the first zero point is used for all channels", _zero_points),
     Defect("Binary", "of negative floats LESS is reversed, as is any order where both operands broadcast", _order),
     Defect(

@@ -371,6 +371,30 @@ def test_layers_are_compared_one_by_one(tmp_path):
     assert all(not layer.reason for layer in result.layers.layers)
 
 
+@pytest.mark.parametrize("form", ["keras", "saved"])
+def test_a_broken_layer_is_named_in_every_form(form, tmp_path):
+    """The file has another weight than the model beside it, in one layer."""
+    model = tf.keras.Sequential([
+        tf.keras.Input((6, 6, 3)), tf.keras.layers.Conv2D(4, 3, activation="relu"), tf.keras.layers.Flatten(),
+        tf.keras.layers.Dense(5, activation="tanh", name="middle"), tf.keras.layers.Dense(2),
+    ])  # fmt: skip
+    path = tmp_path / ("m.keras" if form == "keras" else "m")
+
+    def store():
+        model.save(path) if form == "keras" else model.export(str(path), verbose=False)
+
+    store()
+    convert(path, tmp_path)
+    result = mnnconvert.verify(path, tmp_path / "m.mnn", per_layer=True)
+    assert result.passed and result.layers.first_bad is None and len(result.layers.layers) >= 4
+    kernel, bias = model.get_layer("middle").get_weights()
+    model.get_layer("middle").set_weights([kernel * 1.5, bias])
+    store()
+    result = mnnconvert.verify(path, tmp_path / "m.mnn", per_layer=True, repro=tmp_path / "layer")
+    assert not result.passed and [bool(r.reason) for r in result.layers.layers].count(True) == 1
+    assert "middle" in result.layers.first_bad.name and (tmp_path / "layer" / "expected.npz").is_file()
+
+
 def test_values_inside_of_branches_that_are_not_taken_are_left_out(tmp_path):
     from test_tf_control import first_generation_graph
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tflite_cases import T, check, const, feeds_for, litert_outputs, one, refusal
+from tflite_cases import T, check, const, feeds_for, import_bytes, one, refusal
 
 F = T((2, 3, 4, 5))
 CODES = T((2, 3, 4, 5), "int8", 0.1, -7)
@@ -140,16 +140,31 @@ def test_quantized_reductions(name, tmp_path):
     check(one(name, [CODES, const([1, 2])], [result], "ReducerOptions", keepDims=True), tmp_path)
 
 
+# Means over planes that stay, in one piece and with channels left over; over other axes; of other types and factors.
+MEANS = [
+    ((2, 2, 2, 32), [1, 2], True, "int8", 1.0), ((1, 7, 7, 16), [-2, 1], True, "int8", 0.77),
+    ((2, 3, 3, 5), [1, 2], True, "int8", 1.0), ((2, 3, 2, 40), [2, 1], True, "uint8", 1.3),
+    ((2, 2, 2, 32), [1, 2], False, "int8", 1.0), ((2, 4, 50), [1], True, "int8", 1.0),
+    ((2, 3, 4, 20), [3], False, "int8", 1.0), ((3, 6, 50), [1], False, "uint8", 0.31),
+    ((2, 13, 50), [1], False, "int16", 1.0), ((5, 40), [1], False, "int8", 40.0),
+]  # fmt: skip
+
+
 @pytest.mark.mnn
-@pytest.mark.parametrize("keep", [False, True])
-def test_means_are_rounded_once(keep, tmp_path):
-    """Not first to the steps of the operand, which the runtime lends to results without any."""
-    content = one("MEAN", [CODES, const([1, 2])], [T((), "int8", 0.013, 3)], "ReducerOptions", keepDims=keep)
-    feeds = feeds_for(content)
-    (codes,) = feeds.values()
-    exact = np.rint((codes.mean((1, 2), keepdims=keep) + 7) * 0.1 / 0.013 + 3).clip(-128, 127).astype(np.int8)
-    (name,) = litert_outputs(content, feeds, tmp_path)
-    check(content, tmp_path, feeds, want={name: exact}, steps=0, peer=True)
+@pytest.mark.parametrize(("shape", "axes", "keep", "type", "factor"), MEANS)
+def test_means_of_codes_are_those_of_litert(shape, axes, keep, type, factor, tmp_path):
+    """To the code: of four, a quarter over is one more. And they are not rounded to the steps of the operand first."""
+    zeros = {"int8": (-7, 9), "uint8": (121, 137), "int16": (0, 0)}[type]
+    operand, result = T(shape, type, 0.1, zeros[0]), T((), type, 0.1 / factor, zeros[1])
+    content = one("MEAN", [operand, const(axes)], [result], "ReducerOptions", keepDims=keep)
+    check(content, tmp_path, steps=0, peer=True)
+
+
+@pytest.mark.parametrize("scales", [(1e-38, 1e38), (1e38, 1e-30), (0.0, 0.1)])
+def test_means_with_scales_that_are_none(scales):
+    """What a damaged file may hold does no harm."""
+    operand, result = T((1, 2, 2, 3), "int8", scales[0], 5), T((), "int8", scales[1], 2**40)
+    import_bytes(one("MEAN", [operand, const([1, 2])], [result], "ReducerOptions", keepDims=True))
 
 
 @pytest.mark.parametrize("beta", [1.0, 0.5])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from torch_cases import check, save, torch
+
+import mnnconvert
 
 nn = torch.nn
 
@@ -146,3 +149,52 @@ def test_a_trace_of_a_dict_of_outputs(tmp_path):
 def test_a_script_with_loops_and_a_decision(tmp_path):
     report = check(save(Halving(), (), "scripted", tmp_path), input_shape={"x": (0, 6)})
     assert report.verification is not None and len(report.verification.runs) == 2
+
+
+class Attends(nn.Module):
+    """Attention of rank 3 with a mask for each entry, then of rank 2, whose rows are sorted."""
+
+    def forward(self, q, k, mask):
+        y = nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=mask)
+        z = nn.functional.scaled_dot_product_attention(y[0], k[0], k[1], is_causal=True)
+        return z.sort(-1, descending=True).values
+
+
+@pytest.mark.parametrize("form", ["traced", "program"])
+def test_attention_without_an_axis_of_heads(form, tmp_path):
+    check(save(Attends(), (torch.randn(2, 5, 8), torch.randn(2, 6, 8), torch.randn(2, 5, 6)), form, tmp_path))
+
+
+class Sorts(nn.Module):
+    def forward(self, x):
+        return (
+            torch.sort(x, stable=True, dim=-1, descending=True)[1],
+            torch.argsort(x, stable=True),
+            x.sort(stable=True, dim=0)[0],
+        )
+
+
+def test_stable_sorts_keep_the_order_of_equal_values(tmp_path):
+    path = save(Sorts(), (torch.zeros(4, 9),), "program", tmp_path)
+    check(path)
+    x = np.random.default_rng(0).integers(0, 3, (4, 9)).astype(np.float32)
+    found = mnnconvert.load(path.with_suffix(".mnn")).run({"x": x}).values()
+    for got, want in zip(found, Sorts()(torch.from_numpy(x)), strict=True):
+        np.testing.assert_array_equal(got, want.numpy())
+
+
+class Projected(nn.Module):
+    """An LSTM whose states are projected, both ways and in two layers, from states that are given."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(5, 6, 2, proj_size=3, bidirectional=True, batch_first=True)
+
+    def forward(self, x, h, c):
+        y, (h, c) = self.rnn(x, (h, c))
+        return y, h, c
+
+
+@pytest.mark.parametrize("form", ["traced", "program"])
+def test_projected_states(form, tmp_path):
+    check(save(Projected(), (torch.randn(2, 4, 5), torch.randn(4, 2, 3), torch.randn(4, 2, 6)), form, tmp_path))

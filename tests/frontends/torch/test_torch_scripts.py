@@ -7,6 +7,8 @@ import pytest
 from torch_cases import check, refusal, save, torch
 
 import mnnconvert
+from mnnconvert.options import ConversionOptions
+from mnnconvert.schema.reader import read_model
 
 nn = torch.nn
 
@@ -63,12 +65,15 @@ def test_writing_in_place(module, form, tmp_path):
     check(save(module, (torch.ones(3, 5),), form, tmp_path), **sizes)
 
 
-@pytest.mark.parametrize("form", ["traced", "program"])
+@pytest.mark.parametrize("form", ["traced", "program", 18, 19])
 def test_average_pooling_with_a_ceiled_size(form, tmp_path):
-    """D15."""
-    path = save(
-        nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=True), (torch.ones(1, 1, 4, 4),), form, tmp_path
-    )
+    """D15: through torch, and through ONNX of an opset, the same."""
+    module, inputs = nn.AvgPool2d(3, 2, 1, ceil_mode=True, count_include_pad=True), (torch.ones(1, 1, 4, 4),)
+    if isinstance(form, int):
+        path = tmp_path / "m.onnx"
+        torch.onnx.export(module, inputs, path, opset_version=form, dynamo=False, input_names=["input"])
+    else:
+        path = save(module, inputs, form, tmp_path)
     check(path)
     x = np.arange(1, 17, dtype=np.float32).reshape(1, 1, 4, 4)
     (y,) = mnnconvert.load(path.with_suffix(".mnn")).run({"input": x}).values()
@@ -252,3 +257,22 @@ def test_what_cannot_be_followed(module, options, reference, said, tmp_path, mon
     monkeypatch.setattr("mnnconvert.frontends.torch.script_control.MOST_STEPS", 50)
     problem = refusal(save(module, (), "scripted", tmp_path), **options)[0]
     assert problem.reference == reference and said in problem.message
+
+
+class Rated(nn.Module):
+    """A number decides sizes, and what is computed."""
+
+    def forward(self, x, rate: int):
+        window = 4 if rate == 16000 else 2
+        return x.unfold(1, window, window).mean(2) * (rate / 1000)
+
+
+def test_a_file_knows_what_its_inputs_were_bound_to(tmp_path):
+    """It is verified, also layer by layer and step by step, without the options of its conversion being repeated."""
+    path = save(Rated(), (), "scripted", tmp_path)
+    check(path, input_shape={"x": (1, 8)}, input_value="rate:16000")
+    assert read_model(path.with_suffix(".mnn")).metadata["bound/rate"] == "16000"
+    result = mnnconvert.verify(path, path.with_suffix(".mnn"), per_layer=True, bisect=True)
+    assert result.passed and result.layers.first_bad is None and not result.bisection.culprit
+    options = ConversionOptions.from_keywords(model_file=str(path), input_value="rate:8000", framework="TORCH")
+    assert not mnnconvert.verify(path, path.with_suffix(".mnn"), options=options).passed
