@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from op_samples import CASES, choices, graph_of
 
 from mnnconvert.ir import Builder, Graph
 from mnnconvert.ops.attention import Attention
 from mnnconvert.ops.elementwise import Binary, Select, Unary
-from mnnconvert.ops.matmul import MatMul
+from mnnconvert.ops.matmul import InnerProduct, MatMul
 from mnnconvert.ops.normalization import Softmax
 from mnnconvert.ops.shape import Permute
 from mnnconvert.runtime_ref.opencl.device import Device
@@ -58,6 +59,13 @@ def agree(got, want, bound=1e-5):
 
 def kernels(graph, feeds):
     return [t.kernel for t in Session(graph, "opencl", strict=True).profile(feeds)]
+
+
+@pytest.mark.parametrize(("cls", "sample"), [c for c in CASES if c.values[0] in (Attention, InnerProduct, MatMul)])
+def test_no_sample_is_left_to_numpy(cls, sample):
+    for fixed in choices(sample):
+        graph, feeds = graph_of(cls, sample, fixed)
+        Session(graph, "opencl", strict=True).run(feeds)
 
 
 @pytest.mark.parametrize("causal", [True, False])
