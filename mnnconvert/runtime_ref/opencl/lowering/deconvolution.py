@@ -55,7 +55,7 @@ def _patches(ctx: Lowering, node: Node, window: Window) -> None:
     source = ctx.read_map(x)
     ctx.fuse(node, epilogue)
     ctx.call(
-        "deconv_patches", size, local=shared.heavy(ctx), x=source, w=weights, zeros=shared.zeros(ctx, inputs),
+        "deconv_patches", size, local=shared.heavy(ctx)[0], x=source, w=weights, zeros=shared.zeros(ctx, inputs),
         defines=shared.defines(ctx, panels, tile, ACTIVATION=epilogue.activation), bias=bias,
         y=ctx.result(epilogue.value), images=n, inputs=inputs, outputs=outputs, x_pixel=ctx.channels(x),
         w_panel=panels.stride, w_step=panels.step, h=window.h, width=window.width, kernel_h=window.kernel_h,
@@ -84,7 +84,7 @@ def _direct(ctx: Lowering, node: Node, window: Window) -> None:
     width = ctx.channels(x)
     defines = shared.defines(ctx, panels, tile, ACTIVATION=epilogue.activation)
     ctx.call(
-        "deconv", size, local=shared.heavy(ctx), defines=defines, x=source, w=weights,
+        "deconv", size, local=shared.heavy(ctx)[0], defines=defines, x=source, w=weights,
         zeros=shared.zeros(ctx, inputs), images=n, x_image=width * window.h * window.width, x_pixel=width, x_channel=1,
         tiles=tiles, y_pixel=ctx.channels(epilogue.value), **panels.params, **window.params, **finish,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mnnconvert.ir import Value
-from mnnconvert.runtime_ref.lower import LAST, PLAIN, Epilogue, Tensor
+from mnnconvert.runtime_ref.lower import LAST, PLAIN, Epilogue, Sizes, Tensor
 from mnnconvert.runtime_ref.opencl.lower import MOST_ELEMENTS, Lowering
 
 PIXELS = {2: (6, 4, 2, 1), 1: (8, 4, 2, 1)}
@@ -19,8 +19,8 @@ START = 2
 """What a tile costs besides its pixels, in pixels."""
 ITEM = 1 << 15
 """Multiply-adds of an item, at least."""
-ITEMS = 64
-"""Items of a launch, at least, before they become larger than a tile."""
+ITEMS = 8
+"""Items of a launch for each core, at least, before they become larger than a tile."""
 SPAN = 64
 """Channels that an item of a processor computes together."""
 
@@ -106,10 +106,15 @@ def defines(ctx: Lowering, panels: Panels, pixels: int, **more: int) -> dict[str
             **more}  # fmt: skip
 
 
-def tile_of(ctx: Lowering, panels: Panels, width: int) -> int:
-    """How many pixels of rows of this width an item computes: such that the tiles of a row cost least."""
+def tiles_by_cost(ctx: Lowering, panels: Panels, width: int) -> list[int]:
+    """How many pixels of rows of this width an item may compute, first those with which a row costs least."""
     most = PIXELS[panels.unit // ctx.lanes]
-    return min(most if ctx.device.is_cpu else most[1:], key=lambda pixels: -(-width // pixels) * (pixels + START))
+    return sorted(most if ctx.device.is_cpu else most[1:], key=lambda pixels: -(-width // pixels) * (pixels + START))
+
+
+def tile_of(ctx: Lowering, panels: Panels, width: int) -> int:
+    """The best of these."""
+    return tiles_by_cost(ctx, panels, width)[0]
 
 
 def tiles_of(ctx: Lowering, tiles: int, rows: int, work: int) -> int:
@@ -118,7 +123,8 @@ def tiles_of(ctx: Lowering, tiles: int, rows: int, work: int) -> int:
     """
     if not ctx.device.is_cpu:
         return 1
-    most = max(min(-(-ITEM // max(work, 1)), tiles * rows // ITEMS, tiles), 1)
+    least = ITEMS * ctx.device.cl.max_compute_units
+    most = max(min(-(-ITEM // max(work, 1)), tiles * rows // least, tiles), 1)
     return -(-tiles // -(-tiles // most))
 
 
@@ -127,17 +133,17 @@ def items(ctx: Lowering, tiles: int, rows: int, panels: int) -> tuple[int, int, 
     return (tiles, rows, panels) if ctx.device.is_cpu else (panels, rows, tiles)
 
 
-def group(ctx: Lowering, on_cpu: tuple[int, int, int], on_gpu: tuple[int, int, int]) -> tuple[int, int, int]:
+def group(ctx: Lowering, on_cpu: Sizes, on_gpu: Sizes) -> Sizes:
     """The items of a group: always the same ones, since drivers for processors compile a kernel for each choice."""
     return on_cpu if ctx.device.is_cpu else on_gpu
 
 
-def heavy(ctx: Lowering) -> tuple[int, int, int]:
-    """A group of items in the order of `items`, each of which does much."""
-    return group(ctx, (1, 1, 1), (8, 1, 8))
+def heavy(ctx: Lowering) -> list[Sizes]:
+    """Groups of items in the order of `items`, each of which does much: neighbours share pixels, or weights."""
+    return [(1, 1, 1)] if ctx.device.is_cpu else [(8, 1, 8), (16, 1, 4), (2, 1, 32)]
 
 
-def light(ctx: Lowering) -> tuple[int, int, int]:
+def light(ctx: Lowering) -> Sizes:
     """A group of items that do little each; the first dimension is that of channels, `span_of` them per item."""
     return group(ctx, (1, 8, 1), (8, 8, 1))
 

@@ -8,7 +8,7 @@ from mnnconvert.ir import F32, Node
 from mnnconvert.ops.pooling import Pooling, Pooling3D
 from mnnconvert.runtime_ref.lower import LAST
 from mnnconvert.runtime_ref.opencl.lower import Lowering, lowers
-from mnnconvert.runtime_ref.opencl.lowering.panels import indexable, light, span_of
+from mnnconvert.runtime_ref.opencl.lowering.panels import group, indexable, light, span_of
 
 
 @lowers(Pooling)
@@ -48,6 +48,6 @@ def _whole(ctx: Lowering, node: Node, function: str) -> bool:
     n, _, *sizes = ctx.shape(x)
     pitch = ctx.channels(x)
     defines = {"MEAN": int(function == "AVEPOOL")}
-    ctx.call("pool_all", (pitch // ctx.lanes, n), local=(1, 1), defines=defines, x=ctx.read_map(x),
+    ctx.call("pool_all", (pitch // ctx.lanes, n), local=group(ctx, (1, 1), (64, 1)), defines=defines, x=ctx.read_map(x),
              y=ctx.result(node.output, LAST), images=n, pitch=pitch, pixels=math.prod(sizes))  # fmt: skip
     return True

@@ -27,7 +27,7 @@ TRANSFORMS = {2: 200, 4: 600}
 """Cost of the transforms of a tile per channel of the input and of the result, in multiply-adds."""
 WEIGHT = 8
 """Cost of reading a weight."""
-LAUNCH = 1_000_000
+LAUNCH = 300_000
 """Cost of a launch."""
 
 
@@ -72,17 +72,17 @@ def winograd(
     into, products = (ctx.tensor(((tile + TAPS - 1) ** 2 * band * pitch,)) for pitch in (inputs, outputs))
     product = _product(ctx, node, into, products, band, tile)
     common: dict[str, Any] = {"images": n, "rows": rows, "columns": columns, "count": band}
-    defines = _defines(tile)
+    defines, local = _defines(tile), shared.group(ctx, (1, 1), (8, 8))
     launches = []
     for begin in range(0, tiles, band):
         launches += [
             ctx.variant(
-                "winograd_into", (inputs // ctx.lanes, band), local=(1, 1), defines=defines, x=ctx.read_map(x), y=into,
+                "winograd_into", (inputs // ctx.lanes, band), local=local, defines=defines, x=ctx.read_map(x), y=into,
                 pitch=inputs, h=window.h, width=window.width, top=window.top, left=window.left, begin=begin, **common,
             ),
             product,
             ctx.variant(
-                "winograd_back", (outputs // ctx.lanes, band), local=(1, 1), x=products, pitch=outputs, begin=begin,
+                "winograd_back", (outputs // ctx.lanes, band), local=local, x=products, pitch=outputs, begin=begin,
                 defines={**defines, "ACTIVATION": epilogue.activation}, outputs=ctx.shape(node.output)[1],
                 out_h=window.out_h, out_w=window.out_w, **common, **ready,
             ),
@@ -101,7 +101,7 @@ def _product(ctx: Lowering, node: Node, x: Tensor, y: Tensor, band: int, tile: i
     row = -(-band // pixels)
     tiles = shared.tiles_of(ctx, row, size * panels.panels, pixels * panels.unit * inputs)
     return ctx.variant(
-        "conv", shared.items(ctx, -(-row // tiles), 1, size * panels.panels), local=shared.heavy(ctx),
+        "conv", shared.items(ctx, -(-row // tiles), 1, size * panels.panels), local=shared.heavy(ctx)[0],
         defines=shared.defines(ctx, panels, pixels, ACTIVATION=0, PLAIN_X=0), x=x, y=y,
         w=_weights(ctx, node, panels, tile), zeros=shared.zeros(ctx, inputs), bias=None, residual=None, bias_at=0,
         residual_at=0, images=size, x_image=band * pitch, x_pixel=pitch, x_channel=1, w_image=panels.size,
