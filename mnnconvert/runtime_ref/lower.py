@@ -525,7 +525,7 @@ class Lowering(ABC):
     # What products and attentions ask of a backend.
 
     @abstractmethod
-    def in_panels(self, b: np.ndarray, panel: int) -> np.ndarray:
+    def in_panels(self, b: np.ndarray) -> np.ndarray:
         """Matrices [batch, k, n] of any strides as float32 [batch, panels, k, panel]: neighbouring columns together."""
 
     @abstractmethod

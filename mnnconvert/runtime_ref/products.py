@@ -229,18 +229,17 @@ def packed_right(ctx: Lowering, value: Value, swapped: bool, shape: tuple[int, .
 
     `shape` is how it is to be read where that is not its own.
     """
-    panel = 2 * ctx.lanes
     shape = shape or (ctx.shape(value) if len(ctx.shape(value)) > 1 else (*ctx.shape(value), 1))
     *lead, k, n = (*shape[:-2], shape[-1], shape[-2]) if swapped else shape
-    batch, panels = math.prod(lead), -(-n // panel)
+    batch = math.prod(lead)
 
     def make() -> np.ndarray:
         assert value.tensor is not None
         b = np.ascontiguousarray(value.tensor.numpy(), F32).reshape(batch, *((n, k) if swapped else (k, n)))
-        return ctx.in_panels(b.swapaxes(1, 2) if swapped else b, panel)
+        return ctx.in_panels(b.swapaxes(1, 2) if swapped else b)
 
     tensor = ctx.packed(value, ("gemm", swapped), make)
-    return Operand(tensor, phantom((*lead, 1, panels * k * panel), F32)[..., :1])
+    return Operand(tensor, phantom((*lead, 1, math.prod(tensor.shape[1:])), F32)[..., :1])
 
 
 # The call.

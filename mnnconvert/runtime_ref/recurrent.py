@@ -89,7 +89,7 @@ def gru(ctx: Lowering, node: Node) -> Gru | None:
 def static_panels(ctx: Lowering, matrices: Matrices, form: str) -> Tensor:
     """The matrices in panels, as products take them, once per session."""
     key = (form, *(id(v.tensor) for v in matrices.values))
-    return ctx.static(key, lambda: ctx.in_panels(matrices.array(), 2 * ctx.lanes))
+    return ctx.static(key, lambda: ctx.in_panels(matrices.array()))
 
 
 def _input_matrix(w: np.ndarray) -> np.ndarray:

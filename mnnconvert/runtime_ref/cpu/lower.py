@@ -141,8 +141,8 @@ class Lowering(GraphLowering):
         """Run a kernel now, on arrays: for packers."""
         self.library.call(kernel, self.pool, **values)
 
-    def in_panels(self, b: np.ndarray, panel: int) -> np.ndarray:
-        batch, k, n = b.shape
+    def in_panels(self, b: np.ndarray) -> np.ndarray:
+        (batch, k, n), panel = b.shape, 2 * self.lanes
         outer, row, column = (stride // b.itemsize for stride in b.strides)
         made = np.empty((batch, -(-n // panel), k, panel), F32)
         memory = np.lib.stride_tricks.as_strided(b, (b.size,), (b.itemsize,))

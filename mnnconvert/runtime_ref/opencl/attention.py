@@ -8,9 +8,9 @@ from mnnconvert.runtime_ref.lower import Tensor
 from mnnconvert.runtime_ref.opencl.lower import Lowering, Variant
 
 VECTORS = 2  # of keys, in a panel
-KEYS = {8: 64, 4: 16}
+KEYS = {16: 64, 8: 64, 4: 16}
 """Keys that an item looks at at once, by the lanes of the device."""
-QUERIES = {8: (6, 4, 2, 1), 4: (2, 1)}
+QUERIES = {16: (12, 8, 4, 2, 1), 8: (6, 4, 2, 1), 4: (2, 1)}
 """Queries that an item may compute."""
 START = 1
 """What a tile costs besides its queries, in queries."""

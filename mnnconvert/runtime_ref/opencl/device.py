@@ -2,7 +2,8 @@
 
 `MNNCONVERT_OPENCL_DEVICE` is a part of the name of the platform or of the device to take; otherwise it is a GPU where
 there is one. `MNNCONVERT_OPENCL_LIMITS`, as in "work_group=64,local_bytes=0,image_width=2048,lanes=4", makes a device
-say that it can do less than it can, so that tests reach what runs on others; one with 4 lanes is treated as a GPU.
+say that it can do less than it can, so that tests reach what runs on others. Processors have 16 or 8 lanes, and what
+has 4 is treated as a GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 Defines = Mapping[str, int | str]
 COMMON = "common.cl"
-CPU_LANES, GPU_LANES = 8, 4
+CPU_LANES, GPU_LANES = (16, 8), 4
 OPTIONS = ("-cl-std=CL1.2",)
 SIGNATURE = re.compile(r"kernel\s+void\s+(\w+)\s*\(([^)]*)\)", re.DOTALL)
 
@@ -63,11 +64,11 @@ class Device:
                 int(device.max_work_group_size),
                 int(device.local_mem_size),
                 int(device.image2d_max_width) if device.image_support else 0,
-                CPU_LANES if device.type & cl.device_type.CPU else GPU_LANES,
+                _lanes(device),
             )
         )
         self.lanes = self.limits.lanes
-        self.is_cpu = self.lanes == CPU_LANES
+        self.is_cpu = self.lanes > GPU_LANES
         self.identity = digest(device.platform.name, device.name, device.version, device.driver_version, *OPTIONS)
         self._programs: dict[str, cl.Program] = {}
 
@@ -146,6 +147,15 @@ def device() -> Device:
     return Device(max(found, key=lambda d: bool(d.type & cl.device_type.GPU)))
 
 
+def _lanes(device: cl.Device) -> int:
+    """How many floats a vector has: on a processor those of its registers, on a GPU what an item loads at once."""
+    import pyopencl as cl
+
+    if not device.type & cl.device_type.CPU:
+        return GPU_LANES
+    return next((lanes for lanes in CPU_LANES if lanes <= device.native_vector_width_float), CPU_LANES[-1])
+
+
 def _devices() -> list[cl.Device]:
     import pyopencl as cl
 
@@ -163,17 +173,18 @@ def _devices() -> list[cl.Device]:
 
 
 def _limited(limits: Limits) -> Limits:
-    """The limits, and those of MNNCONVERT_OPENCL_LIMITS where they are lower."""
+    """The limits, and those of MNNCONVERT_OPENCL_LIMITS where they are lower; vectors of 16 lanes are everywhere."""
     text = os.environ.get("MNNCONVERT_OPENCL_LIMITS", "")
     names = {f.name for f in fields(Limits)}
     for part in filter(None, text.split(",")):
         name, _, value = part.partition("=")
-        if name.strip() not in names or not value.strip().isdigit():
+        known = name.strip() in names and value.strip().isdigit()
+        if not known or (name.strip() == "lanes" and int(value) not in (*CPU_LANES, GPU_LANES)):
             raise UsageError.of(
                 "out-of-range", f"MNNCONVERT_OPENCL_LIMITS does not know '{part}'", hint=", ".join(names)
             )
-        name = name.strip()
-        limits = replace(limits, **{name: min(int(value), getattr(limits, name))})
+        name, number = name.strip(), int(value)
+        limits = replace(limits, **{name: number if name == "lanes" else min(number, getattr(limits, name))})
     return limits
 
 

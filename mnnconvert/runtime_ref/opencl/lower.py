@@ -29,6 +29,7 @@ from mnnconvert.runtime_ref.lower import Lowering as GraphLowering
 from mnnconvert.runtime_ref.opencl.chain import KERNEL, generate
 from mnnconvert.runtime_ref.opencl.copies import ITEM, TYPES, group, plan
 from mnnconvert.runtime_ref.opencl.device import Defines, Device, Signature, parsed, signatures
+from mnnconvert.runtime_ref.opencl.tiles import vectors_of
 from mnnconvert.runtime_ref.strided import offset, phantom, split
 
 WIDEST = 256  # numbers of a value, of which items of attention keep some in private memory
@@ -271,8 +272,9 @@ class Lowering(GraphLowering):
 
     # What products ask.
 
-    def in_panels(self, b: np.ndarray, panel: int) -> np.ndarray:
+    def in_panels(self, b: np.ndarray) -> np.ndarray:
         batch, k, n = b.shape
+        panel = vectors_of(self.lanes, n) * self.lanes
         filled = np.zeros((batch, k, -(-n // panel) * panel), F32)
         filled[..., :n] = b
         return filled.reshape(batch, k, -1, panel).swapaxes(1, 2)

@@ -6,10 +6,8 @@ from typing import Any
 
 from mnnconvert.runtime_ref.lower import Tensor
 from mnnconvert.runtime_ref.opencl.lower import Lowering, Variant
+from mnnconvert.runtime_ref.opencl.tiles import best_rows, vectors_of
 
-VECTORS = 2  # of columns that an item computes: a panel
-ROWS = (6, 4, 2, 1)
-"""Rows that an item may compute: with two vectors, as many as there are registers for."""
 START = 1
 """What a tile costs besides its rows, in rows."""
 DEPTH, GROUP, GROUP_TILE = 16, 8, 4  # of gemm_local: numbers along k, items along each side, rows of an item
@@ -23,22 +21,24 @@ def append(ctx: Lowering, *, packed: bool, activation: int, b_column: int, **arg
     m, n = arguments["m"], arguments["n"]
     tensors = {name: arguments[name] for name in ("bias", "residual")}
     arguments |= {f"{name}_at": 0 for name, tensor in tensors.items() if tensor is None}
-    panels, places = -(-n // (VECTORS * ctx.lanes)), arguments["outer"] * arguments["inner"]
+    vectors = vectors_of(ctx.lanes, n)
+    panels, places = -(-n // (vectors * ctx.lanes)), arguments["outer"] * arguments["inner"]
 
     def variant(rows: int, group: int) -> Variant:
         tiles = -(-m // rows)
         along = 0 if ctx.device.is_cpu else 1  # neighbours read the same panel, or the same rows
-        defines = {"P": rows, "B": VECTORS, "PANELS": int(packed), "ROWS": along, "ACTIVATION": activation}
+        defines = {"P": rows, "B": vectors, "PANELS": int(packed), "ROWS": along, "ACTIVATION": activation}
         size, local = (tiles, panels, places), (group, 1, 1)
         if along:
             size, local = (panels, tiles, places), (group, 1, 1)
         return ctx.variant("gemm", size, local, defines, **arguments)
 
-    best = min(ROWS, key=lambda rows: (-(-m // rows) * (rows + START), rows))
+    likely = best_rows(ctx.lanes, vectors, m, START)[:2]
+    best = likely[0]
     count = -(-m // best) if ctx.device.is_cpu else panels
     default = _group(count)
     variants = [variant(best, default)]
-    variants += [variant(rows, group) for rows in ROWS[:2] for group in (16, 4, 1) if (rows, group) != (best, default)]
+    variants += [variant(rows, group) for rows in likely for group in (16, 4, 1) if (rows, group) != (best, default)]
     if packed and m > GROUP_TILE:
         variants += _with_local_memory(ctx, panels, places, activation, arguments)
     if packed and arguments["b"].buffer.device is not None and not arguments["b"].offset:
@@ -56,11 +56,12 @@ def _in_panels(
     b_inner: int, **_: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """The right operand in panels, packed by a kernel in each run."""
-    panels = -(-n // (VECTORS * ctx.lanes))
-    whole = panels * k * VECTORS * ctx.lanes
+    vectors = vectors_of(ctx.lanes, n)
+    panels = -(-n // (vectors * ctx.lanes))
+    whole = panels * k * vectors * ctx.lanes
     places = (outer if b_outer else 1, inner if b_inner else 1)
     made = ctx.tensor((places[0] * places[1] * whole,))
-    ctx.call("gemm_pack", (k, panels, places[0] * places[1]), defines={"B": VECTORS}, b=b, y=made, n=n, k=k,
+    ctx.call("gemm_pack", (k, panels, places[0] * places[1]), defines={"B": vectors}, b=b, y=made, n=n, k=k,
              places=places[0] * places[1], inner=places[1], b_row=b_row, b_column=b_column, b_outer=b_outer,
              b_inner=b_inner)  # fmt: skip
     return {"b": made, "b_outer": whole * places[1] if b_outer else 0, "b_inner": whole if b_inner else 0}
@@ -69,10 +70,11 @@ def _in_panels(
 def _with_local_memory(
     ctx: Lowering, panels: int, places: int, activation: int, arguments: dict[str, Any]
 ) -> list[Variant]:
-    tile = GROUP * GROUP_TILE, GROUP * VECTORS * ctx.lanes
+    vectors = vectors_of(ctx.lanes, arguments["n"])
+    tile = GROUP * GROUP_TILE, GROUP * vectors * ctx.lanes
     if sum(tile) * DEPTH * 4 > ctx.limits.local_bytes or ctx.limits.work_group < GROUP * GROUP:
         return []
-    defines = {"P": GROUP_TILE, "B": VECTORS, "GROUP_ROWS": GROUP, "GROUP_COLUMNS": GROUP, "DEPTH": DEPTH,
+    defines = {"P": GROUP_TILE, "B": vectors, "GROUP_ROWS": GROUP, "GROUP_COLUMNS": GROUP, "DEPTH": DEPTH,
                "ACTIVATION": activation}  # fmt: skip
     size = (panels, -(-arguments["m"] // GROUP_TILE), places)
     return [ctx.variant("gemm_local", size, (GROUP, GROUP, 1), defines, **arguments)]
@@ -80,7 +82,7 @@ def _with_local_memory(
 
 def _with_image(ctx: Lowering, like: Variant, panels: int, arguments: dict[str, Any]) -> list[Variant]:
     """The right operand, a constant, as an image: what lies in panels is a line per step along k there."""
-    b, k, line = arguments["b"], arguments["k"], panels * VECTORS * ctx.lanes
+    b, k, line = arguments["b"], arguments["k"], panels * vectors_of(ctx.lanes, arguments["n"]) * ctx.lanes
     lines = b.size // line
     if max(line // 4, lines) > ctx.limits.image_width:
         return []

@@ -27,7 +27,7 @@ def first_and_last() -> list[str]:
     return sorted({name for names in by_op.values() for name in (names[0], names[-1])})
 
 
-@pytest.mark.parametrize("lanes", [8, 4])
+@pytest.mark.parametrize("lanes", [16, 8, 4])
 def test_no_access_outside_of_arrays_and_no_race(lanes, tmp_path):
     log = tmp_path / "oclgrind.log"
     # What it simulates of optimized code is wrong: comparisons of vectors as numbers give 255 instead of 1.

@@ -81,12 +81,12 @@ CONVOLUTIONS = [  # images, inputs, outputs, height, width, kernel, attributes
 
 
 @pytest.mark.parametrize(("n", "inputs", "outputs", "h", "w", "kernel", "attributes"), CONVOLUTIONS)
-@pytest.mark.parametrize("lanes", [8, 4])
+@pytest.mark.parametrize("lanes", [16, 8, 4])
 def test_convolution(n, inputs, outputs, h, w, kernel, attributes, lanes, limited):
     limited(f"lanes={lanes}")
     op, x = Convolution(**attributes), noise(n, inputs, h, w)
     taps = weights(outputs, inputs // op.group, *kernel)
-    if lanes == 8:
+    if lanes > 4:
         check(op, x, taps, bound=BOUND)
     check_fused(op, x, taps, noise(outputs))
 
@@ -100,7 +100,7 @@ def test_what_is_not_finite_stays_with_the_windows_that_meet_it(attributes):
     check(Deconvolution(pads=(1, 1, 1, 1), **attributes), x, weights(12, 12 // op.group, 3, 3))
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 4, 4), (2, 17, 7, 13), (1, 33, 16, 5), (3, 24, 56, 30)])
+@pytest.mark.parametrize("shape", [(1, 16, 4, 4), (2, 17, 7, 13), (1, 33, 16, 5), (3, 24, 56, 30)])
 @pytest.mark.parametrize("outputs", [8, 21])
 @pytest.mark.parametrize("band", [winograd.BAND, 1])
 def test_every_way_to_convolve_agrees(shape, outputs, band, monkeypatch, variants):
@@ -151,12 +151,12 @@ DECONVOLUTIONS = [  # images, inputs, outputs, height, width, kernel, attributes
 
 
 @pytest.mark.parametrize(("n", "inputs", "outputs", "h", "w", "kernel", "attributes"), DECONVOLUTIONS)
-@pytest.mark.parametrize("lanes", [8, 4])
+@pytest.mark.parametrize("lanes", [16, 8, 4])
 def test_deconvolution(n, inputs, outputs, h, w, kernel, attributes, lanes, limited):
     limited(f"lanes={lanes}")
     op, x = Deconvolution(**attributes), noise(n, inputs, h, w)
     taps = weights(inputs, outputs // op.group, *kernel)
-    if lanes == 8:
+    if lanes > 4:
         check(op, x, taps, bound=BOUND)
     check_fused(op, x, taps, noise(outputs))
 

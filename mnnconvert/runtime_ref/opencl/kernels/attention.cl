@@ -11,7 +11,9 @@
 // key is NaN, or 0 if `blank`: 1 for any row whose softmax is NaN, 2 for those that see no key only.
 
 #define PAIR (WIDTH % 2 ? 1 : 2)  // vectors of values that are summed up at once
-#if V == 8
+#if V == 16
+#define IOTA ((intV)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
+#elif V == 8
 #define IOTA ((intV)(0, 1, 2, 3, 4, 5, 6, 7))
 #else
 #define IOTA ((intV)(0, 1, 2, 3))

@@ -1,5 +1,5 @@
 // What every kernel file may use. Values lie as `real`: float, or half where the session stores halves; arithmetic is in
-// float. V is the number of channels that lie side by side, and of lanes that a vector has: 4 or 8.
+// float. V is the number of channels that lie side by side, and of lanes that a vector has: 4, 8 or 16.
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)

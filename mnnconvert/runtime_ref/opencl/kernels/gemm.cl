@@ -53,12 +53,15 @@ static void finish_rows(floatV (*sum)[B], global const real *bias, global const 
 #ifdef IMAGE
 #define RIGHT read_only image2d_t
 constant sampler_t nearest = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;
+#define TEXEL(i) read_imagef(b, nearest, (int2)(column / 4 + i, line))
 static floatV texels(read_only image2d_t b, int column, int line)
 {
-#if V == 8
-    return (float8)(read_imagef(b, nearest, (int2)(column / 4, line)), read_imagef(b, nearest, (int2)(column / 4 + 1, line)));
+#if V == 16
+    return (float16)(TEXEL(0), TEXEL(1), TEXEL(2), TEXEL(3));
+#elif V == 8
+    return (float8)(TEXEL(0), TEXEL(1));
 #else
-    return read_imagef(b, nearest, (int2)(column / 4, line));
+    return TEXEL(0);
 #endif
 }
 #else

@@ -23,8 +23,8 @@ from mnnconvert.runtime_ref.products import bias_and_epilogue
 VECTORS, MOST_TILES = 2, 8  # as in coded.cl
 FEW = (1, 2, 4)
 """Rows that an item may compute where there are few."""
-MANY = (6, 4)
-"""And where there are many, per tile."""
+MANY = {16: (12, 8), 8: (6, 4), 4: (6, 4)}
+"""And where there are many, per tile, by lanes."""
 ITEMS = 32  # that keep a processor busy
 
 
@@ -91,7 +91,7 @@ def _multiply(
         group = (1, 1) if ctx.device.is_cpu else (32, 1)
         ctx.call("coded_few", (panels, 1), local=group, defines={"P": rows, **defines}, **arguments)
         return
-    ctx.choose([_many(ctx, panels, rows, defines, arguments) for rows in MANY])
+    ctx.choose([_many(ctx, panels, rows, defines, arguments) for rows in MANY[ctx.lanes]])
 
 
 def _many(ctx: Lowering, panels: int, rows: int, defines: dict[str, int], arguments: dict[str, Any]) -> Variant:

@@ -12,9 +12,8 @@ import numpy as np
 from mnnconvert.ir import Value
 from mnnconvert.runtime_ref.lower import LAST, PLAIN, Epilogue, Sizes, Tensor
 from mnnconvert.runtime_ref.opencl.lower import MOST_ELEMENTS, Lowering
+from mnnconvert.runtime_ref.opencl.tiles import best_rows, vectors_of
 
-PIXELS = {2: (6, 4, 2, 1), 1: (8, 4, 2, 1)}
-"""Pixels that an item may compute, by the vectors of channels: as many as there are registers for."""
 START = 2
 """What a tile costs besides its pixels, in pixels."""
 ITEM = 1 << 15
@@ -70,8 +69,8 @@ class Panels:
 
 def panels_of(ctx: Lowering, groups: int, inputs: int, outputs: int, taps: int) -> Panels:
     """The form of weights, with these numbers of channels of a group, that suits the device."""
-    vectors = 1 if outputs <= ctx.lanes else 2
-    return Panels(groups, inputs, outputs, taps, vectors * ctx.lanes, not ctx.device.is_cpu)
+    unit = vectors_of(ctx.lanes, outputs) * ctx.lanes
+    return Panels(groups, inputs, outputs, taps, unit, not ctx.device.is_cpu)
 
 
 def pack(ctx: Lowering, w: Value, panels: Panels, key: str, strides: tuple[int, int, int]) -> Callable[[], Tensor]:
@@ -108,8 +107,7 @@ def defines(ctx: Lowering, panels: Panels, pixels: int, **more: int) -> dict[str
 
 def tiles_by_cost(ctx: Lowering, panels: Panels, width: int) -> list[int]:
     """How many pixels of rows of this width an item may compute, first those with which a row costs least."""
-    most = PIXELS[panels.unit // ctx.lanes]
-    return sorted(most if ctx.device.is_cpu else most[1:], key=lambda pixels: -(-width // pixels) * (pixels + START))
+    return best_rows(ctx.lanes, panels.unit // ctx.lanes, width, START)
 
 
 def tile_of(ctx: Lowering, panels: Panels, width: int) -> int:

@@ -56,7 +56,7 @@ def _cost(ctx: Lowering, node: Node, window: Window, tile: int) -> float:
 
 def _band(tile: int, inputs: int, outputs: int) -> int:
     """Tiles of a band: whole items of the product."""
-    unit = 2 * shared.PIXELS[2][0]
+    unit = 24
     return max(BAND // (4 * (tile + TAPS - 1) ** 2 * (inputs + outputs)) // unit, 1) * unit
 
 
