@@ -44,7 +44,8 @@ TFLITE_HEAD = """\
 * **Quantized models.** The graph computes on the numbers that codes stand for and rounds where TFLite does, to the same
   scales and zero points; the file also says in which steps each value is stored. Weights keep their codes. int8 inputs
   and outputs are int32 in the file, as the released runtime gives int8 ones with 128 added; uint8 ones stay. A proof
-  allows one step, and two in one of a thousand values.
+  allows one step, and two in one of a thousand values. Means are rounded as LiteRT rounds them, twice: of four codes, a
+  quarter over makes one more.
 * **Weights of other types.** float16 weights, integer weights of float models (2 to 8 bits) and sparse weights are
   taken as they are; for the proof LiteRT is given the decoded weights, as it would round the other operand to 8 bits.
 * **State.** A variable NAME becomes an input NAME and an output NAME/next that the caller feeds back; so does a state

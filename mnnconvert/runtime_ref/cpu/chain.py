@@ -14,7 +14,7 @@ KINDS = {np.dtype("float32"): 0, np.dtype("int32"): 0, np.dtype("uint8"): 1, np.
 
 
 def encode(chain: Chain, library: Library) -> tuple[np.ndarray, np.ndarray]:
-    """The arguments `code` and `constants` of the kernel; ValueError when the program is too large for it."""
+    """The arguments `code` and `constants` of the kernel; ValueError when it cannot do that."""
     views = [_encoded(view) for view in chain.views]
     constants = [array.view(np.float32) for _, array in chain.constants.values()]
     places, temporaries = _places(chain)
@@ -25,6 +25,9 @@ def encode(chain: Chain, library: Library) -> tuple[np.ndarray, np.ndarray]:
     ):
         raise ValueError("a chain with too many registers")
     numbers = function_numbers(library)
+    unknown = {each.function for each in chain.instructions} - numbers.keys()
+    if unknown:
+        raise ValueError(f"no function {', '.join(sorted(unknown))}")
     sizes = [len(chain.operands), len(constants), temporaries, len(chain.results), len(chain.instructions)]
     code = [*sizes, *(n for view in views for n in view), *(KINDS[t] for t in chain.types)]
     for each in chain.instructions:

@@ -7,8 +7,10 @@ and constants are arguments. So chains that look alike share one program.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from mnnconvert.ir import F16, F32, I8, I32, U8
 from mnnconvert.runtime_ref.chain import Chain, Register
@@ -32,7 +34,10 @@ class Generated:
 
 
 def generate(chain: Chain, lanes: int) -> Generated:
-    """A kernel `chain` with operands x0, x1 ... and results y0, y1 ...; each item computes `lanes` numbers."""
+    """A kernel `chain` with operands x0, x1 ... and results y0, y1 ...; each item computes `lanes` numbers.
+
+    ValueError for functions that are not there for such operands.
+    """
     *outer, (inner, steps) = _merged(chain) or [(1, (0,) * len(chain.views))]
     rows = math.prod(size for size, _ in outer)
     constants = list(chain.constants.values())
@@ -111,8 +116,16 @@ def _functions(chain: Chain) -> Iterable[str]:
         if (not integral and function not in INTEGRAL) or function == "TO_FLOAT":
             floats.add(each.y)
         vector = "floatV" if each.y in floats else "intV"
+        called = f"{'i' if integral else 'f'}_{function}"
+        if called not in _known():
+            raise ValueError(f"no function {called}")
         arguments = ", ".join(_name(chain, r) for r in each.x)
-        yield f"{vector} {_name(chain, each.y)} = {'i' if integral else 'f'}_{function}({arguments});"
+        yield f"{vector} {_name(chain, each.y)} = {called}({arguments});"
+
+
+@cache
+def _known() -> frozenset[str]:
+    return frozenset(re.findall(r"\b[if]_[A-Z]\w*", source("functions.cl")))
 
 
 def _stores(chain: Chain) -> Iterable[str]:

@@ -8,12 +8,16 @@ has 4 is treated as a GPU.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -159,6 +163,7 @@ def _lanes(device: cl.Device) -> int:
 def _devices() -> list[cl.Device]:
     import pyopencl as cl
 
+    _load_apart()
     try:
         platforms = cl.get_platforms()
     except cl.Error:  # the loader finds no platform
@@ -170,6 +175,17 @@ def _devices() -> list[cl.Device]:
         except cl.Error:  # a platform without devices
             continue
     return found
+
+
+def _load_apart() -> None:
+    """Load drivers with their own libraries. TensorFlow offers its LLVM to all that is loaded after it, and drivers
+    that bring another one (PoCL does) crash in it.
+    """
+    if "tensorflow" not in sys.modules or not hasattr(os, "RTLD_DEEPBIND"):
+        return
+    for icd in sorted(Path(os.environ.get("OCL_ICD_VENDORS", "/etc/OpenCL/vendors")).glob("*.icd")):
+        with suppress(OSError):  # the loader will say what is missing
+            ctypes.CDLL(icd.read_text().strip(), os.RTLD_NOW | os.RTLD_DEEPBIND)
 
 
 def _limited(limits: Limits) -> Limits:

@@ -16,7 +16,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from op_samples import Row, measure, operators
+from torch_samples import Row, measure, operators
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/torch-operators.md"

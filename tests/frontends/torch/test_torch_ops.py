@@ -6,7 +6,7 @@ import re
 
 import pytest
 from op_coverage import PAGE, SAMPLES, TABLE, page, table
-from op_samples import Row, measure, operators
+from torch_samples import Row, measure, operators
 
 import mnnconvert.api
 

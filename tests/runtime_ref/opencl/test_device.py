@@ -40,6 +40,18 @@ def test_without_pyopencl(fresh, monkeypatch):
         devices.device()
 
 
+def test_behind_tensorflow(device):
+    """Its LLVM, which it offers to all that is loaded later, is not taken for the driver's own."""
+    pytest.importorskip("tensorflow", reason="needs TensorFlow (make setup)")
+    text = "kernel void f(global float *x) { x[get_global_id(0)] *= 2; }"
+    code = (
+        "import tensorflow, pyopencl\nfrom mnnconvert.runtime_ref.opencl.device import device\n"
+        f"pyopencl.Program(device().context, {text!r}).build()\nprint('built')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "built\n", done.stderr[-2000:]
+
+
 def test_limits_can_only_be_lowered(device, monkeypatch):
     monkeypatch.setenv("MNNCONVERT_OPENCL_LIMITS", "work_group=64, image_width=0,local_bytes=999999999999")
     lied = Device(device.cl).limits
@@ -47,7 +59,7 @@ def test_limits_can_only_be_lowered(device, monkeypatch):
     assert lied.local_bytes == device.limits.local_bytes
 
 
-@pytest.mark.parametrize("text", ["work_group", "work_group=many", "speed=3"])
+@pytest.mark.parametrize("text", ["work_group", "work_group=many", "speed=3", "lanes=5"])
 def test_limits_that_make_no_sense(device, monkeypatch, text):
     monkeypatch.setenv("MNNCONVERT_OPENCL_LIMITS", text)
     with pytest.raises(UsageError, match="MNNCONVERT_OPENCL_LIMITS"):

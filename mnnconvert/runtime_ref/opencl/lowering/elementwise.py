@@ -18,15 +18,18 @@ def elementwise(ctx: Lowering, node: Node) -> bool:
     for nodes in (region(ctx, node), [node]):
         for layout in layouts(ctx, nodes):
             builder = build(ctx, nodes, layout)
-            if builder is not None:
-                _call(ctx, nodes, builder)
+            if builder is not None and _call(ctx, nodes, builder):
                 return True
     return False
 
 
-def _call(ctx: Lowering, nodes: Sequence[Node], builder: Builder) -> None:
+def _call(ctx: Lowering, nodes: Sequence[Node], builder: Builder) -> bool:
+    try:
+        kernel = generate(builder.chain, ctx.lanes)
+    except ValueError:
+        return False
     operands = {f"x{i}": builder.tensor(value, shape) for i, (value, shape) in enumerate(builder.sources)}
     made = {f"y{i}": ctx.result(value, builder.layout) for i, value in enumerate(results(ctx, nodes))}
-    kernel = generate(builder.chain, ctx.lanes)
     ctx.call(KERNEL, kernel.size, text=kernel.text, **operands, **made, **kernel.numbers)
     ctx.skip(*nodes)
+    return True
