@@ -6,7 +6,7 @@ FRONTENDS = ("ONNX", "TF", "TFLITE", "TORCH", "CAFFE", "MNN")
 
 SUFFIXES = {
     ".onnx": "ONNX", ".mnn": "MNN", ".json": "JSON", ".tflite": "TFLITE",
-    ".pb": "TF", ".keras": "TF", ".h5": "TF", ".hdf5": "TF",
+    ".pb": "TF", ".keras": "TF", ".h5": "TF", ".hdf5": "TF", ".meta": "TF", ".index": "TF",
     ".pt": "TORCH", ".pt2": "TORCH", ".jit": "TORCH", ".pth": "TORCH",
     ".caffemodel": "CAFFE", ".prototxt": "CAFFE",
 }  # fmt: skip

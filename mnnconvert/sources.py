@@ -137,7 +137,7 @@ def without_collection() -> Iterator[None]:
 
 def guess_framework(path: Path) -> str:
     """The framework of a file by its suffix, or by its first bytes; a folder is a SavedModel."""
-    known = SUFFIXES.get(path.suffix.lower())
+    known = SUFFIXES.get((path.suffix or path.name).lower())
     if known:
         return known
     if os.path.isdir(path):
@@ -149,6 +149,8 @@ def guess_framework(path: Path) -> str:
         raise unreadable(path, error) from error
     if head[4:8] == b"TFL3":
         return "TFLITE"
+    if head.startswith((b"PK\3\4", b"\x80\2")):  # what torch.save makes: an archive, or once a pickle
+        return "TORCH"
     if head[:1] == b"\x08" and len(head) > 2:  # ModelProto.ir_version comes first
         return "ONNX"
     raise UsageError.of("unknown-framework", f"'{path}' does not tell what framework it is from", hint="say it with -f")

@@ -33,6 +33,7 @@ LISTS = {  # element type -> field of TensorProto that lists its numbers, and ho
     "int4": (7, ""), "uint4": (7, ""),
 }  # fmt: skip
 BITS = ("float16", "bfloat16")  # listed as the integers that have their bits
+CHECKPOINT = (".meta", ".index")
 OPEN = -1
 MOST_ELEMENTS = 1 << 31  # of a constant that is told by one number
 
@@ -245,6 +246,13 @@ def load_frozen(path: Path) -> SourceModel:
     """The model of a frozen GraphDef file: inputs are its placeholders, outputs the nodes that nobody reads."""
     from mnnconvert.frontends.tensorflow.ports import ports
 
+    if (path.suffix or path.name).lower() in CHECKPOINT:
+        raise ConversionError.of(
+            "bad-tensorflow-file",
+            f"'{path}' is part of a checkpoint, which does not say what the outputs of its network are", file=path,
+            hint="import it (tf.compat.v1.train.import_meta_graph), restore the variables, and save a SavedModel, "
+            "or freeze it",
+        )  # fmt: skip
     try:
         content = memoryview(MappedFile.of(path)) if path.stat().st_size else memoryview(b"")
     except OSError as error:

@@ -443,3 +443,11 @@ def test_converted_graph_stays_small():
     graph = check(function, array((1, 8, 8, 3)), rtol=1e-4)
     moves = [n.op.kind for n in graph.nodes if n.op.kind in ("Permute", "ConvertTensor")]
     assert len(moves) <= 4
+
+
+@pytest.mark.parametrize("name", ["m.ckpt-7.meta", ".meta", "m.index"])
+def test_checkpoints_are_refused_with_the_way_out(name, tmp_path):
+    (tmp_path / name).write_bytes(b"\n\3abc")
+    with pytest.raises(mnnconvert.ConversionError, match="part of a checkpoint") as caught:
+        mnnconvert.convert(tmp_path / name, tmp_path / "m.mnn")
+    assert "import_meta_graph" in (caught.value.diagnostics[0].hint or "")

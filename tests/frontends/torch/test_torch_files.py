@@ -191,3 +191,9 @@ def test_suffixes():
     from pathlib import Path
 
     assert {guess_framework(Path(f"m{s}")) for s in (".pt", ".pt2", ".jit", ".pth")} == {"TORCH"}
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_what_torch_saves_is_known_by_its_first_bytes(old, tmp_path):
+    torch.save({"w": torch.zeros(2)}, tmp_path / "m.ckpt", _use_new_zipfile_serialization=not old)
+    assert guess_framework(tmp_path / "m.ckpt") == "TORCH"
