@@ -240,15 +240,22 @@ class Program:
         return None if parameters[name] == "tensor" else number(parameters[name], argument)
 
     def _time(self, variant: Variant, best: float) -> float:
-        """Seconds of the fastest of three runs, after one that warms up; of one where that is far behind the `best`."""
+        """Seconds of the fastest of three runs, after one that warms up; of one where that is far behind the `best`.
+
+        Infinite where the driver does not build or launch it.
+        """
         import pyopencl as cl
 
-        launches, times = [self._prepared(v) for v in variant.launches], []
-        for _ in range(4):
-            events = [cl.enqueue_nd_range_kernel(self._queue, b.kernel, b.size, b.local) for b in launches]
-            times.append(sum(_seconds(event) for event in events))
-            if len(times) == 2 and times[1] > HOPELESS * best:
-                break
+        times: list[float] = []
+        try:
+            launches = [self._prepared(v) for v in variant.launches]
+            for _ in range(4):
+                events = [cl.enqueue_nd_range_kernel(self._queue, b.kernel, b.size, b.local) for b in launches]
+                times.append(sum(_seconds(event) for event in events))
+                if len(times) == 2 and times[1] > HOPELESS * best:
+                    break
+        except (cl.Error, MemoryError):
+            return math.inf
         return min(times[1:])
 
 

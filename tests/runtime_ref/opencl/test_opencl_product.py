@@ -9,6 +9,8 @@ from mnnconvert.ir import F32, Builder, Graph
 from mnnconvert.ops.convolution import Convolution
 from mnnconvert.ops.elementwise import Binary, Unary
 from mnnconvert.ops.matmul import MatMul
+from mnnconvert.runtime_ref.opencl import product as opencl_product
+from mnnconvert.runtime_ref.opencl.cache import Folder
 from mnnconvert.runtime_ref.opencl.device import Device
 from mnnconvert.runtime_ref.session import Session
 
@@ -122,3 +124,18 @@ def test_nothing_is_written_beside(rng, guarded):
             graph, feeds = product(a, b, constant)
             Session(graph, "opencl").run(feeds)
     assert guarded and not sum(p.broken_guards() for p in guarded)
+
+
+def test_a_variant_that_the_driver_refuses_is_not_taken(tmp_path, monkeypatch, device):
+    def refused(ctx, panels, places, activation, arguments):
+        return [ctx.variant("f", (1,), text="kernel void f(global real *y) { nonsense; }", y=arguments["y"])]
+
+    monkeypatch.setenv("MNNCONVERT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(device, "folder", Folder(device.identity))
+    monkeypatch.setattr(opencl_product, "_with_local_memory", refused)
+    a, b = (np.random.default_rng(0).standard_normal(shape).astype(np.float32) for shape in ((9, 16), (16, 40)))
+    graph, feeds = product(a, b, True)
+    (got,) = Session(graph, "opencl", tune=True).run(feeds).values()
+    np.testing.assert_allclose(got, a @ b, rtol=0, atol=1e-5)
+    (kept,) = device.folder.path.glob("*.json")
+    assert b"Infinity" in kept.read_bytes()
