@@ -29,8 +29,9 @@ import pyopencl as cl
 import mnnconvert
 from mnnconvert.ir import F32, Builder, Graph
 from mnnconvert.ops.base import OPS
+from mnnconvert.runtime_ref.cpu.library import usable_cores
 from mnnconvert.runtime_ref.opencl.device import device
-from mnnconvert.runtime_ref.session import Session, usable_cores
+from mnnconvert.runtime_ref.session import Session
 from mnnconvert.schema.reader import read_model
 
 ROOT = Path(__file__).parents[1]

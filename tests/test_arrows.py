@@ -44,6 +44,7 @@ EXCEPTIONS = {
     ("mnnconvert.verify", "mnnconvert.api"),
     ("mnnconvert.quantizers.compiled", "mnnconvert.runtime_ref.cpu.library.Library"),
     ("mnnconvert.quantizers.compiled", "mnnconvert.runtime_ref.cpu.library.library"),
+    ("mnnconvert.quantizers.compiled", "mnnconvert.runtime_ref.cpu.library.usable_cores"),
 }
 """The room `verify` can be called as the function of the same name, which lives above it. Quantizers use compiled
 kernels (docs/decisions/0006-quantizers-use-kernels.md), and one module of theirs knows where these are."""

@@ -22,8 +22,8 @@ from mnnconvert.ir.coded import CodedForm, CodedWeights, gathered
 from mnnconvert.ir.types import F32
 
 CHUNK = 16 << 20  # bytes moved at a time when data are streamed
-CACHE_LINE = 64  # bytes
-BANDS_AT_ONCE = 16  # of rows that are transposed before their pages are let go
+BAND = 256  # bytes: a few lines of the cache
+BANDS_AT_ONCE = 4  # of rows that are transposed before their pages are let go
 SAMPLED = 16  # elements looked at before two tensors are compared
 SAMPLE = 4096  # bytes looked at on either end before a whole tensor is hashed
 
@@ -247,7 +247,7 @@ class TransposedMatrix(_Sized):
     def row_blocks(self) -> Iterator[np.ndarray]:
         """The rows of the transpose, in blocks of a few megabytes."""
         matrix = self._matrix()
-        step = max(1, 4 * CHUNK // max(1, matrix.shape[0] * matrix.itemsize))
+        step = max(1, CHUNK // max(1, matrix.shape[0] * matrix.itemsize))
         for start in range(0, matrix.shape[1], step):
             yield _transposed(matrix[:, start : start + step])
 
@@ -257,9 +257,9 @@ class TransposedMatrix(_Sized):
 
 
 def _transposed(matrix: np.ndarray) -> np.ndarray:
-    """A contiguous transpose, made in bands of rows that fill a line of the cache: far faster than in one go."""
+    """A contiguous transpose, made in bands of rows that fill lines of the cache: far faster than in one go."""
     result = np.empty(matrix.shape[::-1], matrix.dtype)
-    band = max(1, CACHE_LINE // matrix.itemsize)
+    band = max(1, BAND // matrix.itemsize)
     for start in range(0, matrix.shape[0], band):
         result[:, start : start + band] = matrix[start : start + band].T
         if start // band % BANDS_AT_ONCE == 0:

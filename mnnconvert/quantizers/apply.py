@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -156,11 +157,20 @@ def code_rows(
 ) -> Iterator[CodedWeights]:
     """Codes for a weight, block of rows by block of rows. The block of the setting counts columns; `look` is shown the
     codes of each block of rows and the numbers they stand for."""
-    for part in row_blocks(source, rows):
+    for part in ahead(row_blocks(source, rows)):
         made = METHODS[setting.method](part, setting, statistics)
         if look is not None:
             look(made, part)
         yield made
+
+
+def ahead(blocks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    """The blocks, the next one of which is read, or transposed, while one is used."""
+    with ThreadPoolExecutor(1) as worker:
+        coming = worker.submit(next, blocks, None)
+        while (block := coming.result()) is not None:
+            coming = worker.submit(next, blocks, None)
+            yield block
 
 
 def predict(layer: LayerPlan) -> float:

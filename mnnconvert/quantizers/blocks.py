@@ -123,7 +123,7 @@ def _extremes(tile: Floats, block: int) -> tuple[Floats, Floats]:
     rows, columns = tile.shape
     low, high = np.empty((2, rows, columns // block), np.float32)
     if (library := compiled.kernels()) is not None:
-        library.call("block_extremes", w=tile, low=low, high=high, rows=rows, columns=columns, block=block)
+        compiled.call(library, "block_extremes", w=tile, low=low, high=high, rows=rows, columns=columns, block=block)
         return low, high
     starts = np.arange(0, tile.size, block)
     for numbers, function in ((low, np.minimum), (high, np.maximum)):
@@ -142,7 +142,7 @@ def nearest_codes(tile: Floats, grids: Grids, form: Form) -> NDArray[np.int8]:
         scale, minimum = np.ascontiguousarray(grids.scale), grids.minimum
         minimum = None if minimum is None else np.ascontiguousarray(minimum)
         arrays: dict[str, Any] = {"w": tile, "scale": scale, "minimum": minimum, "codes": codes}
-        library.call("block_codes", **arrays, **_sizes(tile, form))
+        compiled.call(library, "block_codes", **arrays, **_sizes(tile, form))
         return codes
     steps = _steps(tile.reshape(-1, form.block), _by_block(grids), form)
     codes.reshape(-1, form.block)[...] = steps
@@ -183,7 +183,7 @@ def errors(tile: Floats, grids: list[Grids], form: Form, importance: Floats) -> 
     result = np.empty(scale.shape)
     if (library := compiled.kernels()) is not None:
         arrays: dict[str, Any] = {"w": tile, "h": importance, "scale": scale, "minimum": minimum, "errors": result}
-        library.call("block_errors", **arrays, **_sizes(tile, form), grids=len(grids))
+        compiled.call(library, "block_errors", **arrays, **_sizes(tile, form), grids=len(grids))
         return result
     x, h = by_lanes(tile, form.block), lanes_of(importance, form.block, rows)
     for i, grid in enumerate(grids):

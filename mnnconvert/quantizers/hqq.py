@@ -121,7 +121,7 @@ def _zero(tile: Floats, scale: Floats, inverse: Floats, zero: Floats, form: Form
     fitted, largest = zero.copy(), np.empty_like(zero)
     rows, columns = tile.shape
     sizes = {"rows": rows, "columns": columns, "block": form.block, "top": form.top, "iterations": ITERATIONS}
-    library.call("hqq_zero", w=tile, scale=scale, inverse=inverse, zero=fitted, largest=largest, **sizes)
+    compiled.call(library, "hqq_zero", w=tile, scale=scale, inverse=inverse, zero=fitted, largest=largest, **sizes)
     rest = largest >= SHRINK_FROM
     if rest.any():
         x = by_lanes(tile.reshape(*zero.shape, form.block)[rest], form.block)

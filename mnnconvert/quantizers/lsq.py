@@ -220,7 +220,7 @@ def _search(
         sizes: dict[str, Any] = {"rows": rows, "columns": columns, "block": form.block, "top": form.top}
         sizes |= {"symmetric": form.symmetric, "count": len(first), "rounds": ROUNDS, "centre": centre}
         arrays: dict[str, Any] = {"w": tile, "h": importance, "middle": middle, "unit": unit, "starts": first}
-        library.call("fit_grids", **arrays, **sizes, scale=scale, origin=origin)
+        compiled.call(library, "fit_grids", **arrays, **sizes, scale=scale, origin=origin)
         return scale, origin
     x = (by_lanes(tile, form.block) - middle.reshape(-1)) / unit.reshape(-1)
     h = lanes_of(importance, form.block, rows)

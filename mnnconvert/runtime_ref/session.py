@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from mnnconvert.ir.types import format_shape
 from mnnconvert.ops.layout import Opaque
 from mnnconvert.runtime_ref.cache import Caches
 from mnnconvert.runtime_ref.codes import with_codes
+from mnnconvert.runtime_ref.cpu.library import usable_cores
 from mnnconvert.runtime_ref.reference import Recorder, ReferenceExecutor
 from mnnconvert.schema.reader import read_model
 
@@ -217,11 +217,6 @@ def _executor(graph: Graph, wanted: Wanted, caches: Caches | None) -> tuple[Exec
             exact = wanted.precision == "exact"
             return CpuExecutor(graph, kernels, wanted.threads or usable_cores(), exact, caches), "cpu"
     return ReferenceExecutor(graph, caches), "reference"
-
-
-def usable_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _refuse_opaque(graph: Graph) -> None:

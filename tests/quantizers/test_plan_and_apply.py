@@ -160,3 +160,16 @@ def test_layers_without_a_coded_form_say_so(tmp_path):
     arrays = {"x": noise(5, 2, 16), "w": noise(1, 32, 16), "r": noise(1, 32, 8)}
     report, _, _ = converted(tmp_path, text, arrays, weight_bits=8)
     assert all(layer.reason or layer.precision == "8 bit" for layer in report.layers) and report.layers
+
+
+def test_blocks_that_are_read_ahead_keep_their_order_and_errors():
+    def blocks():
+        yield from (np.full(2, i) for i in range(5))
+        raise OSError("the file ends")
+
+    seen = []
+    with pytest.raises(OSError, match="the file ends"):
+        for block in ahead(blocks()):
+            seen.append(int(block[0]))
+    assert seen == [0, 1, 2, 3, 4]
+    assert list(ahead(iter(()))) == []

@@ -140,6 +140,11 @@ class Library:
         return Pool(self, threads)
 
 
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Pool:
     """Threads, and their scratch memory, of one session."""
 
