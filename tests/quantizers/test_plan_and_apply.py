@@ -8,6 +8,7 @@ from onnx_cases import model
 import mnnconvert
 from mnnconvert.errors import MnnConvertError
 from mnnconvert.ir import CodedTensor, HalfTensor
+from mnnconvert.quantizers.apply import ahead
 from mnnconvert.schema.reader import read_model
 
 RNG = np.random.default_rng(3)
