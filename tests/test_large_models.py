@@ -11,6 +11,7 @@ import onnx
 import pytest
 from llm_cases import CONFIG, llama_weights, write_folder
 from onnx import TensorProto, helper, numpy_helper
+from peak_memory import PEAK, counted
 
 import mnnconvert
 from mnnconvert.ir import CodedTensor
@@ -132,16 +133,17 @@ def test_a_killed_conversion_of_a_language_model_leaves_nothing(tmp_path):
     assert_nothing_is_left(kill(tmp_path, ["made"], *words), ["source"])
 
 
+@counted
 @pytest.mark.parametrize("external", [False, True])
 def test_codes_of_a_large_model_are_never_in_memory_together(tmp_path, external):
     code = (
-        "import resource, sys\nimport mnnconvert\n"
+        f"{PEAK}\nimport sys\nimport mnnconvert\n"
         "options = dict(weight_quant_bits=8, verify='never', quant_method='rtn')\n"
         "options |= dict(save_external_data=sys.argv[3] == 'True')\n"
         "mnnconvert.convert(sys.argv[1], 'small.mnn', **options)\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "before = peak()\n"
         "mnnconvert.convert(sys.argv[2], 'large.mnn', **options)\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+        "print(peak() - before)"
     )
     small, large = products(tmp_path / "small.onnx", 1), products(tmp_path / "large.onnx", 48)
     command = [sys.executable, "-c", code, str(small), str(large), str(external)]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from peak_memory import PEAK, counted
 from real_models import MODELS, normal, sound, source
 
 import mnnconvert
@@ -240,19 +241,19 @@ def test_nothing_is_found_where_nothing_is_wrong(model, converted):
     assert len(result.layers.layers) > 20
 
 
-MEASURED = """
-import resource, sys, mnnconvert
+MEASURED = f"""{PEAK}
+import sys, mnnconvert
 mnnconvert.convert(sys.argv[1], sys.argv[2], verify="never")
 seen = []
-result = mnnconvert.verify(sys.argv[1], sys.argv[2], input_shape={"x": (1, 3, 640, 640)}, per_layer=True,
+result = mnnconvert.verify(sys.argv[1], sys.argv[2], input_shape={{"x": (1, 3, 640, 640)}}, per_layer=True,
                            progress=lambda stage, fraction: seen.append((stage, fraction)))
 assert result.layers.first_bad is None
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, sum(stage == "layers" for stage, _ in seen))
+print(peak(), sum(stage == "layers" for stage, _ in seen))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="peaks are counted in kB on Linux only")
+@counted
 def test_memory_does_not_grow_with_the_depth(tmp_path):
     """155 layers of a detector at 640 x 640, whose values together are far larger than what is held."""
     words = [sys.executable, "-c", MEASURED, str(source(FILES["det"][0])), str(tmp_path / "det.mnn")]
