@@ -178,14 +178,18 @@ def _devices() -> list[cl.Device]:
 
 
 def _load_apart() -> None:
-    """Load drivers with their own libraries. TensorFlow offers its LLVM to all that is loaded after it, and drivers
-    that bring another one (PoCL does) crash in it.
+    """Load drivers that bring an LLVM of their own, as PoCL does, with their own libraries first.
+
+    TensorFlow offers its LLVM to the whole process: a driver that binds to that crashes, or knows no processor. It may
+    come before the driver or after it. Memory of a preloaded allocator must not change hands: with one this is not done.
     """
-    if "tensorflow" not in sys.modules or not hasattr(os, "RTLD_DEEPBIND"):
+    if not hasattr(os, "RTLD_DEEPBIND") or os.environ.get("LD_PRELOAD"):
         return
     for icd in sorted(Path(os.environ.get("OCL_ICD_VENDORS", "/etc/OpenCL/vendors")).glob("*.icd")):
         with suppress(OSError):  # the loader will say what is missing
-            ctypes.CDLL(icd.read_text().strip(), os.RTLD_NOW | os.RTLD_DEEPBIND)
+            driver = icd.read_text().strip()
+            if "pocl" in driver or "tensorflow" in sys.modules:
+                ctypes.CDLL(driver, os.RTLD_NOW | os.RTLD_DEEPBIND)
 
 
 def _limited(limits: Limits) -> Limits:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -14,11 +16,9 @@ from mnnconvert.runtime_ref.opencl.device import Device, parsed
 
 
 @pytest.fixture
-def fresh():
-    """The choice of a device is made anew."""
-    devices.device.cache_clear()
-    yield
-    devices.device.cache_clear()
+def fresh(monkeypatch):
+    """The choice of a device is made anew; that of other tests stays."""
+    monkeypatch.setattr(devices, "device", devices.device.__wrapped__)
 
 
 def test_a_device_can_be_named(fresh, device, monkeypatch):
@@ -40,14 +40,16 @@ def test_without_pyopencl(fresh, monkeypatch):
         devices.device()
 
 
-def test_behind_tensorflow(device):
-    """Its LLVM, which it offers to all that is loaded later, is not taken for the driver's own."""
-    pytest.importorskip("tensorflow", reason="needs TensorFlow (make setup)")
-    text = "kernel void f(global float *x) { x[get_global_id(0)] *= 2; }"
-    code = (
-        "import tensorflow, pyopencl\nfrom mnnconvert.runtime_ref.opencl.device import device\n"
-        f"pyopencl.Program(device().context, {text!r}).build()\nprint('built')"
+@pytest.mark.skipif(find_spec("tensorflow") is None, reason="needs TensorFlow (make setup)")
+@pytest.mark.parametrize("first", [True, False])
+def test_beside_tensorflow(device, first):
+    """Its LLVM, which it offers to the whole process, is not taken for the driver's own."""
+    text = (
+        f"kernel void f(global int *x) {{ x[get_global_id(0)] *= {time.time_ns() % 1000003}; }}"  # built by nobody yet
     )
+    steps = ["import tensorflow", "from mnnconvert.runtime_ref.opencl.device import device; found = device()"]
+    build = f"import pyopencl; pyopencl.Program(found.context, {text!r}).build(); print('built')"
+    code = "\n".join([*(steps if first else steps[::-1]), build])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "built\n", done.stderr[-2000:]
 
