@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from mnnconvert.ir.types import F32, I32, Dim, Spec, ceildiv, size_content
@@ -30,18 +32,29 @@ class Range(Op):
         first, last, step = (s.sizes[0] if s.dtype == I32 and s.sizes else None for s in (start, limit, delta))
         if isinstance(first, int) and isinstance(last, int) and isinstance(step, int) and step:
             return Spec(start.dtype, (max(0, -((first - last) // step)),))
+        bounds = [s.constant for s in (start, limit, delta)]
+        known = [b.reshape(-1)[0] for b in bounds if b is not None]
+        if len(known) == len(bounds) and known[2] != 0:
+            return Spec(start.dtype, (_count(*known),))
         return Spec(start.dtype, (ceildiv(last, step) if first == 0 and isinstance(step, int) and step > 0 else None,))
 
     def ref(self, start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> np.ndarray:
         first, last, step = (v.reshape(-1)[0] for v in (start, limit, delta))
         if step == 0:
             raise ValueError("a range with steps of 0 has no end")
-        count = int(np.ceil((float(last) - float(first)) / float(step)))
-        return np.asarray(first + np.arange(max(0, count)).astype(start.dtype) * step, start.dtype)
+        return np.asarray(first + np.arange(_count(first, last, step)).astype(start.dtype) * step, start.dtype)
 
     samples = grid(start=[exactly(1), exactly(9)], limit=[exactly(6)], delta=[exactly(2), exactly(-1)]) + grid(
         start=[floats(low=0, high=1)], limit=[floats(low=3, high=9)], delta=[floats(low=0.3, high=1)]
     )
+
+
+def _count(first: np.generic, last: np.generic, step: np.generic) -> int:
+    """Numbers of a range; ValueError where they have no end."""
+    steps = (float(last) - float(first)) / float(step)
+    if not math.isfinite(steps):
+        raise ValueError(f"a range from {first} to {last} in steps of {step} has no end")
+    return max(0, math.ceil(steps))
 
 
 @register()

@@ -205,13 +205,19 @@ SLOW = {
 }  # fmt: skip
 
 
+def source_of(model: WideModel) -> Path:
+    """The file of a model, in the folder of either kind."""
+    found = next((p for p in (FOLDER / model.file, WIDE_FOLDER / model.file) if p.is_file()), None)
+    assert found is not None, f"{model.file} is missing: run `make models` or `make models-wide` first"
+    return found
+
+
 class Zoo:
     """A conversion of one model, which proves itself, and what onnxruntime says."""
 
     def __init__(self, model: WideModel, folder: Path):
         self.model = model
-        self.source = next((p for p in (FOLDER / model.file, WIDE_FOLDER / model.file) if p.is_file()), None)
-        assert self.source is not None, f"{model.file} is missing: run `make models` or `make models-wide` first"
+        self.source = source_of(model)
         self.path = folder / "model.mnn"
         self.report = mnnconvert.convert(self.source, self.path)
 

@@ -180,8 +180,8 @@ def _devices() -> list[cl.Device]:
 def _load_apart() -> None:
     """Load drivers that bring an LLVM of their own, as PoCL does, with their own libraries first.
 
-    TensorFlow offers its LLVM to the whole process: a driver that binds to that crashes, or knows no processor. It may
-    come before the driver or after it. Memory of a preloaded allocator must not change hands: with one this is not done.
+    TensorFlow offers its LLVM to the whole process: a driver that binds to that crashes, or knows no processor,
+    whichever comes first. Memory of a preloaded allocator must not change hands: with one this is not done.
     """
     if not hasattr(os, "RTLD_DEEPBIND") or os.environ.get("LD_PRELOAD"):
         return

@@ -44,9 +44,8 @@ def test_without_pyopencl(fresh, monkeypatch):
 @pytest.mark.parametrize("first", [True, False])
 def test_beside_tensorflow(device, first):
     """Its LLVM, which it offers to the whole process, is not taken for the driver's own."""
-    text = (
-        f"kernel void f(global int *x) {{ x[get_global_id(0)] *= {time.time_ns() % 1000003}; }}"  # built by nobody yet
-    )
+    never_built = time.time_ns() % 1000003
+    text = f"kernel void f(global int *x) {{ x[get_global_id(0)] *= {never_built}; }}"
     steps = ["import tensorflow", "from mnnconvert.runtime_ref.opencl.device import device; found = device()"]
     build = f"import pyopencl; pyopencl.Program(found.context, {text!r}).build(); print('built')"
     code = "\n".join([*(steps if first else steps[::-1]), build])

@@ -14,7 +14,7 @@ import numpy as np
 from mnnconvert.ir import F32, I32, Node, Value
 from mnnconvert.ir.types import normal_axis
 from mnnconvert.ops.arrange import Concat, Pack, Unpack
-from mnnconvert.ops.generators import Fill, ZerosLike
+from mnnconvert.ops.generators import Fill, Range, ZerosLike
 from mnnconvert.ops.layout import Identity
 from mnnconvert.ops.padding import Padding
 from mnnconvert.ops.shape import ExpandDims, Flatten, Reshape, Squeeze, Unsqueeze
@@ -173,6 +173,17 @@ def pack(ctx: Lowering, node: Node) -> bool:
 @lowers(Fill)
 def fill(ctx: Lowering, node: Node) -> bool:
     return _filled(ctx, node, ctx.read(node.inputs[1]))
+
+
+@lowers(Range)
+def counted(ctx: Lowering, node: Node) -> bool:
+    """A constant: a size that depends on what is computed is known only when that has been."""
+    bounds = [ctx.constant(v) for v in node.inputs]
+    known = [b for b in bounds if b is not None]
+    if len(known) < len(bounds):
+        return False
+    ctx.define(node.output, ctx.literal(np.asarray(node.op.ref(*known))))
+    return True
 
 
 @lowers(ZerosLike)
