@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from mnnconvert.ir import CodedTensor, CodedWeights, Tensor, TransposedMatrix
+from mnnconvert.ir import CodedTensor, CodedWeights, Node, Tensor, TransposedMatrix
 from mnnconvert.ops.convolution import Convolution
+from mnnconvert.ops.matmul import MatMul
+from mnnconvert.runtime_ref.lower import Lowering
+
+
+def coded_right(ctx: Lowering, node: Node) -> CodedWeights | None:
+    """The codes of the right operand of a MatMul where rows of the left one are multiplied with rows of codes."""
+    op, (left, right, *bias) = node.op, node.inputs
+    assert isinstance(op, MatMul)
+    coded = coded_rows(right.tensor, op.transpose_b)
+    if coded is None or (op.transpose_a and len(ctx.shape(left)) > 1):
+        return None
+    return None if bias and ctx.shape(bias[0]) != coded.shape[:1] else coded
 
 
 def coded_rows(tensor: Tensor | None, transposed: bool) -> CodedWeights | None:

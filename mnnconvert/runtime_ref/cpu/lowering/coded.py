@@ -12,11 +12,9 @@ import numpy as np
 
 from mnnconvert.ir import F32, CodedWeights, Node, Value
 from mnnconvert.ops.convolution import Convolution
-from mnnconvert.ops.matmul import MatMul
-from mnnconvert.runtime_ref.coded import coded_kernel, coded_rows
+from mnnconvert.runtime_ref.coded import coded_kernel, coded_right
 from mnnconvert.runtime_ref.cpu.library import Library, Pool
 from mnnconvert.runtime_ref.cpu.lower import Lowering
-from mnnconvert.runtime_ref.cpu.lowering.matmul import FIRST
 from mnnconvert.runtime_ref.lower import BLOCKED, PLAIN
 from mnnconvert.runtime_ref.memory import aligned
 from mnnconvert.runtime_ref.products import bias_and_epilogue
@@ -55,23 +53,17 @@ def _pack(library: Library, pool: Pool, coded: CodedWeights, **results: np.ndarr
 
 
 def coded_matmul(ctx: Lowering, node: Node) -> bool:
-    """A MatMul whose right operand is the transpose of a matrix of codes. A rule for matmul.FIRST."""
-    op, (left, right, *rest) = node.op, node.inputs
-    assert isinstance(op, MatMul)
-    coded = coded_rows(right.tensor, op.transpose_b)
-    if coded is None or (op.transpose_a and len(ctx.shape(left)) > 1):
+    """A MatMul whose right operand is the transpose of a matrix of codes."""
+    left, right, *rest = node.inputs
+    coded = coded_right(ctx, node)
+    if coded is None:
         return False
     outputs, columns = coded.shape
-    if rest and ctx.shape(rest[0]) != (outputs,):
-        return False
     bias, value, epilogue = bias_and_epilogue(ctx, node, rest[0] if rest else None, outputs)
     ctx.call("coded_product", **_weights(ctx, right, coded), x=ctx.read(left), bias=bias,
              residual=ctx.read(epilogue.residual) if epilogue.residual else None, y=ctx.result(value),
              **_matrix(ctx, math.prod(ctx.shape(left)) // columns, columns, outputs), **epilogue.params)  # fmt: skip
     return True
-
-
-FIRST.append(coded_matmul)
 
 
 def coded_convolution(ctx: Lowering, node: Node) -> bool:

@@ -6,15 +6,12 @@ from mnnconvert.ir import Node
 from mnnconvert.ops.matmul import InnerProduct, MatMul
 from mnnconvert.runtime_ref import products
 from mnnconvert.runtime_ref.cpu.lower import Lowering, lowers
-from mnnconvert.runtime_ref.lower import Rule
-
-FIRST: list[Rule] = []
-"""Rules that may take a MatMul, and what follows it, before it is lowered as a product: coded weights."""
+from mnnconvert.runtime_ref.cpu.lowering.coded import coded_matmul
 
 
 @lowers(MatMul)
 def matmul(ctx: Lowering, node: Node) -> bool:
-    return any(rule(ctx, node) for rule in FIRST) or products.matmul(ctx, node)
+    return coded_matmul(ctx, node) or products.matmul(ctx, node)
 
 
 @lowers(InnerProduct)

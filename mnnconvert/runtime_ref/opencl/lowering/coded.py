@@ -13,11 +13,9 @@ import numpy as np
 from mnnconvert.ir import F32, I8, CodedWeights, Node, Value
 from mnnconvert.ir.tensor import release
 from mnnconvert.ops.convolution import Convolution
-from mnnconvert.ops.matmul import MatMul
-from mnnconvert.runtime_ref.coded import coded_kernel, coded_rows
+from mnnconvert.runtime_ref.coded import coded_kernel, coded_right
 from mnnconvert.runtime_ref.lower import LAST, PLAIN, Epilogue, Tensor
 from mnnconvert.runtime_ref.opencl.lower import MOST_ELEMENTS, Lowering, Variant
-from mnnconvert.runtime_ref.opencl.lowering.matmul import FIRST
 from mnnconvert.runtime_ref.products import bias_and_epilogue
 
 VECTORS, MOST_TILES = 2, 8  # as in coded.cl
@@ -29,24 +27,18 @@ ITEMS = 32  # that keep a processor busy
 
 
 def coded_matmul(ctx: Lowering, node: Node) -> bool:
-    """A MatMul whose right operand is the transpose of a matrix of codes. A rule for matmul.FIRST."""
-    op, (left, right, *rest) = node.op, node.inputs
-    assert isinstance(op, MatMul)
-    coded = coded_rows(right.tensor, op.transpose_b)
-    if coded is None or (op.transpose_a and len(ctx.shape(left)) > 1) or not _indexable(ctx, node, coded):
+    """A MatMul whose right operand is the transpose of a matrix of codes."""
+    left, right, *rest = node.inputs
+    coded = coded_right(ctx, node)
+    if coded is None or not _indexable(ctx, node, coded):
         return False
     outputs, columns = coded.shape
-    if rest and ctx.shape(rest[0]) != (outputs,):
-        return False
     bias, value, epilogue = bias_and_epilogue(ctx, node, rest[0] if rest else None, outputs)
     residual = ctx.read(epilogue.residual) if epilogue.residual else None
     rows = math.prod(ctx.shape(left)) // columns
     x, y = ctx.read(left), ctx.result(value)
     _multiply(ctx, right, coded, epilogue, x=x, bias=bias, residual=residual, y=y, m=rows, x_row=columns, y_row=outputs)
     return True
-
-
-FIRST.append(coded_matmul)
 
 
 def coded_convolution(ctx: Lowering, node: Node) -> bool:
