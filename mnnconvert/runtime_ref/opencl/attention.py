@@ -6,12 +6,13 @@ from typing import Any
 
 from mnnconvert.runtime_ref.lower import Tensor
 from mnnconvert.runtime_ref.opencl.lower import Lowering, Variant
+from mnnconvert.runtime_ref.opencl.tiles import best_rows
 
 VECTORS = 2  # of keys, in a panel
 KEYS = {16: 64, 8: 64, 4: 16}
 """Keys that an item looks at at once, by the lanes of the device."""
-QUERIES = {16: (12, 8, 4, 2, 1), 8: (6, 4, 2, 1), 4: (2, 1)}
-"""Queries that an item may compute."""
+GPU_QUERIES = 2
+"""Queries that an item of a GPU may compute; those of a processor are as many as there are registers for."""
 START = 1
 """What a tile costs besides its queries, in queries."""
 
@@ -27,8 +28,9 @@ def append(ctx: Lowering, *, k: Tensor, k_batch: int, k_row: int, k_column: int,
              b_inner=k_head)  # fmt: skip
     arguments |= {"k": made, "k_batch": place * places["key_heads"] if k_batch else 0, "k_head": place if k_head else 0}
     arguments |= {f"{name}_at": 0 for name in ("mask", "sinks") if arguments[name] is None}
-    rows = sorted(QUERIES[ctx.lanes], key=lambda rows: (-(-arguments["queries"] // rows) * (rows + START), rows))
-    ctx.choose([_variant(ctx, arguments, each) for each in rows[:2]])
+    rows = best_rows(ctx.lanes, VECTORS, arguments["queries"], START)
+    fitting = [each for each in rows if ctx.device.is_cpu or each <= GPU_QUERIES]
+    ctx.choose([_variant(ctx, arguments, each) for each in fitting[:2]])
 
 
 def _variant(ctx: Lowering, arguments: dict[str, Any], rows: int) -> Variant:

@@ -29,6 +29,8 @@ WEIGHT = 8
 """Cost of reading a weight."""
 LAUNCH = 300_000
 """Cost of a launch."""
+WHOLE = 24
+"""Tiles that items of 12, 8, 6, 4 and 2 share without a rest."""
 
 
 def candidates(ctx: Lowering, node: Node, window: Window) -> list[int]:
@@ -56,7 +58,7 @@ def _cost(ctx: Lowering, node: Node, window: Window, tile: int) -> float:
 
 def _band(tile: int, inputs: int, outputs: int) -> int:
     """Tiles of a band: whole items of the product."""
-    unit = 24
+    unit = WHOLE
     return max(BAND // (4 * (tile + TAPS - 1) ** 2 * (inputs + outputs)) // unit, 1) * unit
 
 
